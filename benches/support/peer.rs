@@ -1,0 +1,94 @@
+//! The other end of a measured connection: this very program as a second process, in a role.
+//!
+//! The peer prints `ready WHERE` once it can be reached, and ends when its input closes; dropping
+//! the handle kills it and waits for it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use anyhow::{Context, bail};
+
+use crate::support::{PROCESSORS_VARIABLE, processors};
+
+const ROLE: &str = "--role";
+
+/// A running peer.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    place: String,
+}
+
+impl Peer {
+    /// Starts this program as `role`, and waits until it is ready.
+    pub(crate) fn start(role: &str, arguments: &[&str]) -> anyhow::Result<Self> {
+        let program = std::env::current_exe().context("a bench has a path")?;
+        let told: Vec<String> = processors().iter().map(usize::to_string).collect();
+        let mut child = Command::new(program)
+            .args([ROLE, role])
+            .args(arguments)
+            .env(PROCESSORS_VARIABLE, told.join(" "))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the peer")?;
+        let output = BufReader::new(child.stdout.take().context("the output is piped")?);
+        let mut peer = Self {
+            child,
+            output,
+            place: String::new(),
+        };
+        peer.place = peer
+            .answer()
+            .with_context(|| format!("the peer `{role}` is not ready"))?;
+        Ok(peer)
+    }
+
+    /// Where it is: what it printed after `ready`.
+    pub(crate) fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// The rest of the next line that begins with `ready`.
+    fn answer(&mut self) -> anyhow::Result<String> {
+        let mut line = String::new();
+        while self.output.read_line(&mut line)? > 0 {
+            if let Some(place) = line.strip_prefix("ready") {
+                return Ok(place.trim().to_owned());
+            }
+            line.clear();
+        }
+        bail!("it ended before")
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.child.kill().expect("an own child can be killed");
+        self.child.wait().expect("an own child can be waited for");
+    }
+}
+
+/// The role of this process and its arguments, if it is a peer.
+pub(crate) fn role() -> Option<(String, Vec<String>)> {
+    let mut arguments = std::env::args()
+        .skip_while(|argument| argument != ROLE)
+        .skip(1);
+    Some((arguments.next()?, arguments.collect()))
+}
+
+/// Tells the one who started this process where it is to be found.
+pub(crate) fn ready(place: &str) -> anyhow::Result<()> {
+    let mut output = std::io::stdout().lock();
+    writeln!(output, "ready {place}")
+        .and_then(|()| output.flush())
+        .context("nobody listens")
+}
+
+/// Waits until the one who started this process closes its input, or ends.
+pub(crate) fn wait_for_close() {
+    let mut rest = Vec::new();
+    // An error also means that nobody is there any more.
+    drop(std::io::stdin().lock().read_to_end(&mut rest));
+}

@@ -1,0 +1,3 @@
+//! Ports: what machines need of the world, as traits and values; drivers and stores implement them.
+
+pub mod store;

@@ -1,0 +1,5 @@
+//! What crosses threads: values, through bounded queues. Nothing else is shared between shards, but
+//! what one thread shows of itself to who watches it.
+
+pub mod mailbox;
+pub mod running;

@@ -1,0 +1,61 @@
+//! What a thread runs, as another thread reads it when the first is stuck.
+//!
+//! Plain stores on one side, plain loads on the other: what is read while the writer moves on may be
+//! torn, and says so to nobody, as it is read only of a thread that has not moved for seconds.
+//! Deliberately absent: everything longer than [`TEXT_BYTES_MAX`].
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Bytes of the text that are kept.
+pub const TEXT_BYTES_MAX: usize = 8 * WORDS;
+const WORDS: usize = 8;
+
+/// A text of bounded length that one thread writes and any thread reads.
+#[derive(Debug, Default)]
+pub struct Running {
+    words: [AtomicU64; WORDS],
+    length: AtomicUsize,
+}
+
+impl Running {
+    /// The writer runs what is called `text`.
+    pub fn set(&self, text: &str) {
+        let bytes = &text.as_bytes()[..text.len().min(TEXT_BYTES_MAX)];
+        for (word, chunk) in self.words.iter().zip(bytes.chunks(8)) {
+            let mut padded = [0; 8];
+            padded[..chunk.len()].copy_from_slice(chunk);
+            word.store(u64::from_le_bytes(padded), Ordering::Relaxed);
+        }
+        self.length.store(bytes.len(), Ordering::Release);
+    }
+
+    /// The writer runs nothing.
+    pub fn clear(&self) {
+        self.length.store(0, Ordering::Release);
+    }
+
+    /// What the writer runs; empty if nothing.
+    pub fn text(&self) -> String {
+        let length = self.length.load(Ordering::Acquire);
+        let words = self.words.iter().map(|word| word.load(Ordering::Relaxed));
+        let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).take(length).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_read_as_written_and_cut_at_its_bound() {
+        let running = Running::default();
+        assert_eq!(running.text(), "");
+        running.set("chat.room/general");
+        assert_eq!(running.text(), "chat.room/general");
+        running.set(&"x".repeat(TEXT_BYTES_MAX + 9));
+        assert_eq!(running.text(), "x".repeat(TEXT_BYTES_MAX));
+        running.clear();
+        assert_eq!(running.text(), "");
+    }
+}

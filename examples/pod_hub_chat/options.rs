@@ -1,0 +1,83 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Posts under way at once: enough to keep two cores busy, few enough that nothing queues for long.
+const IN_FLIGHT_DEFAULT: usize = 64;
+
+/// A chat on pods and hubs: rolled, killed, and nothing silent.
+#[derive(Parser, Debug)]
+#[command(name = "pod_hub_chat")]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    pub(crate) mode: Option<Mode>,
+    /// Replay this file (second,room,sender,bytes) instead of the conversation that comes along.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+    /// Play this many times faster than it was said; a trace goes as fast as it will without.
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub(crate) speed: Option<f64>,
+    /// memory: is not enough here. sqlite:PATH, postgres://…, or `postgres` for a private server;
+    /// without it, a SQLite file in a temporary folder.
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// How often a newcomer replaces the oldest pod.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) rolls: u32,
+    /// How often a pod is killed with `kill -9` and started again.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) kills: u32,
+    /// Pods to begin with.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=16))]
+    pub(crate) pods: u32,
+    /// Posts under way at once.
+    #[arg(long, value_name = "N", default_value_t = IN_FLIGHT_DEFAULT, value_parser = at_least_one)]
+    pub(crate) in_flight: usize,
+    /// Print the table as one JSON object and nothing else.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Talk by hand: run this in two terminals.
+    #[arg(long)]
+    pub(crate) interactive: bool,
+    /// Your name with `--interactive`.
+    #[arg(long, value_name = "NAME", requires = "interactive")]
+    pub(crate) name: Option<String>,
+}
+
+/// What else this program can be.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Mode {
+    /// A pod: started by the conductor, spoken to on its standard input.
+    #[command(hide = true)]
+    Pod(PodSettings),
+}
+
+/// What a pod is told when it starts.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct PodSettings {
+    #[arg(long)]
+    pub(crate) name: String,
+    #[arg(long)]
+    pub(crate) cluster: String,
+    #[arg(long)]
+    pub(crate) store: String,
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if number.is_finite() && number > 0.0 {
+        Ok(number)
+    } else {
+        Err("write a number above 0".to_owned())
+    }
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("write a number above 0".to_owned()),
+        Ok(number) => Ok(number),
+        Err(error) => Err(format!("{error}")),
+    }
+}

@@ -1,0 +1,307 @@
+//! The books: what was sent and what became of it.
+//!
+//! A post is *silent* if no outcome came within its deadline and a grace, while the pod it was sent
+//! from lived. The books of a pod that is killed die with it: what it had under way is *lost with its
+//! sender* and counted apart. A delivery from a room to a member is kept in the books of the room's
+//! pod, and its pod's drain is the moment to find it silent. *Doubled* is every run of a handler for a
+//! number that it, or its predecessor on another pod, had handled before.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use crate::clock::micros;
+use crate::crew::PodId;
+use crate::protocol::{Deliveries, Outcome, Tally};
+use crate::ranges::Ranges;
+use crate::tally::histogram;
+
+/// The default deadline of a call, and two seconds for the ledger's tick and for this program's pipes.
+const OUTCOME_WITHIN: Duration = Duration::from_secs(32);
+
+/// One direction of the talk.
+#[derive(Debug)]
+pub(crate) struct Leg {
+    pub(crate) sent: u64,
+    pub(crate) handled: u64,
+    pub(crate) failed: BTreeMap<String, u64>,
+    pub(crate) silent: u64,
+    pub(crate) doubled: u64,
+    pub(crate) lost_with_sender: u64,
+    /// From the sender to the handler, in microseconds.
+    pub(crate) latency: Histogram<u64>,
+}
+
+impl Leg {
+    fn new() -> Self {
+        Self {
+            sent: 0,
+            handled: 0,
+            failed: BTreeMap::new(),
+            silent: 0,
+            doubled: 0,
+            lost_with_sender: 0,
+            latency: histogram(),
+        }
+    }
+}
+
+/// What was done to the pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A newcomer joins, the oldest pod's members move to it, the oldest drains.
+    Roll,
+    /// The pod with the most members is killed; they move to the others, and it starts again.
+    Kill,
+}
+
+/// Something was done to the pods.
+#[derive(Debug)]
+pub(crate) struct Trouble {
+    pub(crate) kind: Kind,
+    /// In words.
+    pub(crate) what: String,
+    pub(crate) began_us: u64,
+    /// How long it took until everything stood again; 0 while it lasts.
+    pub(crate) took_us: u64,
+    /// The longest that a room with posts waiting handled none of them.
+    pub(crate) outage_us: u64,
+}
+
+#[derive(Debug)]
+struct Sent {
+    pod: PodId,
+    room: String,
+    at_us: u64,
+}
+
+#[derive(Debug, Default)]
+struct RoomState {
+    waiting: u64,
+    /// Since when nothing was handled although something waited.
+    quiet_since_us: Option<u64>,
+}
+
+/// The books.
+#[derive(Debug)]
+pub(crate) struct Score {
+    pub(crate) to_room: Leg,
+    pub(crate) to_member: Leg,
+    /// From posting until every member of the room had been delivered to, in microseconds.
+    pub(crate) answered: Histogram<u64>,
+    pub(crate) troubles: Vec<Trouble>,
+    open: BTreeMap<u64, Sent>,
+    rooms: BTreeMap<String, RoomState>,
+    deliveries: BTreeMap<PodId, Deliveries>,
+    posted: Ranges,
+    heard: BTreeMap<String, Ranges>,
+}
+
+impl Score {
+    pub(crate) fn new() -> Self {
+        Self {
+            to_room: Leg::new(),
+            to_member: Leg::new(),
+            answered: histogram(),
+            troubles: Vec::new(),
+            open: BTreeMap::new(),
+            rooms: BTreeMap::new(),
+            deliveries: BTreeMap::new(),
+            posted: Ranges::default(),
+            heard: BTreeMap::new(),
+        }
+    }
+
+    /// Posts without an outcome so far.
+    pub(crate) fn open(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Silent and doubled, both directions together.
+    pub(crate) fn broken_promises(&self) -> (u64, u64) {
+        (self.to_room.silent + self.to_member.silent, self.to_room.doubled + self.to_member.doubled)
+    }
+
+    /// A post goes to a pod.
+    pub(crate) fn sent(&mut self, number: u64, pod: PodId, room: &str, now_us: u64) {
+        self.to_room.sent += 1;
+        let state = self.rooms.entry(room.to_owned()).or_default();
+        state.waiting += 1;
+        state.quiet_since_us.get_or_insert(now_us);
+        self.open.insert(number, Sent { pod, room: room.to_owned(), at_us: now_us });
+    }
+
+    /// A post has ended. One that was found silent before stays silent.
+    pub(crate) fn said(&mut self, number: u64, outcome: Outcome, took_us: u64, now_us: u64) {
+        let Some(sent) = self.open.remove(&number) else {
+            return;
+        };
+        let quiet = self.room_heard(&sent.room, matches!(outcome, Outcome::Handled), now_us);
+        match outcome {
+            Outcome::Handled => {
+                self.to_room.handled += 1;
+                self.answered.saturating_record(took_us);
+                if let Some(trouble) = self.troubles.last_mut() {
+                    let since_us = quiet.map_or(0, |since| now_us - since.max(trouble.began_us));
+                    trouble.outage_us = trouble.outage_us.max(since_us);
+                }
+            }
+            Outcome::Failed(kind) => *self.to_room.failed.entry(kind).or_default() += 1,
+        }
+    }
+
+    /// Since when the room was quiet, if it was; a post that was handled ends that.
+    fn room_heard(&mut self, room: &str, handled: bool, now_us: u64) -> Option<u64> {
+        let state = self.rooms.get_mut(room).expect("a post goes to a room before it ends");
+        state.waiting -= 1;
+        let quiet = state.quiet_since_us;
+        if handled {
+            state.quiet_since_us = (state.waiting > 0).then_some(now_us);
+        }
+        quiet
+    }
+
+    /// Takes what a pod counted.
+    pub(crate) fn tally(&mut self, pod: PodId, tally: Tally) {
+        for (first, last) in tally.posted {
+            self.to_room.doubled += self.posted.add(first, last);
+        }
+        for (member, ranges) in tally.heard {
+            let known = self.heard.entry(member).or_default();
+            for (first, last) in ranges {
+                self.to_member.doubled += known.add(first, last);
+            }
+        }
+        record(&mut self.to_room.latency, &tally.to_room_us);
+        record(&mut self.to_member.latency, &tally.to_member_us);
+        let known = self.deliveries.entry(pod).or_default();
+        known.sent += tally.delivered.sent;
+        known.handled += tally.delivered.handled;
+        for (kind, count) in tally.delivered.failed {
+            *known.failed.entry(kind).or_default() += count;
+        }
+    }
+
+    /// Finds posts whose outcome should have come.
+    pub(crate) fn overdue(&mut self, now_us: u64) {
+        let limit_us = micros(OUTCOME_WITHIN);
+        while let Some(entry) = self.open.first_entry()
+            && entry.get().at_us + limit_us < now_us
+        {
+            let sent = entry.remove();
+            self.to_room.silent += 1;
+            self.room_heard(&sent.room, false, now_us);
+        }
+    }
+
+    /// A pod was killed: its books end here.
+    pub(crate) fn killed(&mut self, pod: PodId, now_us: u64) {
+        let lost: Vec<u64> = self.open_of(pod);
+        for number in lost {
+            let sent = self.open.remove(&number).expect("found above");
+            self.to_room.lost_with_sender += 1;
+            self.room_heard(&sent.room, false, now_us);
+        }
+        let deliveries = self.deliveries.remove(&pod).unwrap_or_default();
+        self.to_member.lost_with_sender += deliveries.open();
+        self.close(deliveries);
+    }
+
+    /// A pod has drained: whatever has no outcome now never gets one.
+    pub(crate) fn drained(&mut self, pod: PodId, now_us: u64) {
+        for number in self.open_of(pod) {
+            let sent = self.open.remove(&number).expect("found above");
+            self.to_room.silent += 1;
+            self.room_heard(&sent.room, false, now_us);
+        }
+        let deliveries = self.deliveries.remove(&pod).unwrap_or_default();
+        self.to_member.silent += deliveries.open();
+        self.close(deliveries);
+    }
+
+    fn open_of(&self, pod: PodId) -> Vec<u64> {
+        let of_pod = self.open.iter().filter(|(_, sent)| sent.pod == pod);
+        of_pod.map(|(number, _)| *number).collect()
+    }
+
+    fn close(&mut self, deliveries: Deliveries) {
+        self.to_member.sent += deliveries.sent;
+        self.to_member.handled += deliveries.handled;
+        for (kind, count) in deliveries.failed {
+            *self.to_member.failed.entry(kind).or_default() += count;
+        }
+    }
+}
+
+fn record(histogram: &mut Histogram<u64>, counts: &[(u64, u64)]) {
+    for &(value, count) in counts {
+        histogram.saturating_record_n(value, count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(posted: &[(u64, u64)], sent: u64, handled: u64) -> Tally {
+        let delivered = Deliveries { sent, handled, failed: BTreeMap::new() };
+        Tally { posted: posted.to_vec(), delivered, ..Tally::default() }
+    }
+
+    #[test]
+    fn a_post_without_an_outcome_is_silent_unless_its_sender_died() {
+        let (lived, died) = (PodId::first(), PodId::first().next());
+        let mut score = Score::new();
+        score.sent(1, lived, "lobby", 0);
+        score.sent(2, died, "lobby", 0);
+        score.sent(3, lived, "lobby", 0);
+        score.killed(died, 10);
+        score.said(3, Outcome::Handled, 5, 10);
+        score.overdue(micros(OUTCOME_WITHIN));
+        assert_eq!(score.to_room.silent, 0, "it may still come");
+        score.overdue(micros(OUTCOME_WITHIN) + 1);
+        assert_eq!((score.to_room.silent, score.to_room.lost_with_sender), (1, 1));
+        assert_eq!((score.to_room.handled, score.open()), (1, 0));
+    }
+
+    #[test]
+    fn a_delivery_open_when_its_pod_has_drained_is_silent() {
+        let (drained, killed) = (PodId::first(), PodId::first().next());
+        let mut score = Score::new();
+        score.tally(drained, tally(&[], 5, 3));
+        score.tally(drained, tally(&[], 0, 1));
+        score.tally(killed, tally(&[], 4, 2));
+        score.drained(drained, 0);
+        score.killed(killed, 0);
+        assert_eq!((score.to_member.silent, score.to_member.lost_with_sender), (1, 2));
+        assert_eq!((score.to_member.sent, score.to_member.handled), (9, 6));
+    }
+
+    #[test]
+    fn a_handler_that_ran_on_two_pods_for_one_number_is_doubled() {
+        let mut score = Score::new();
+        score.tally(PodId::first(), tally(&[(1, 7)], 0, 0));
+        score.tally(PodId::first().next(), tally(&[(7, 9)], 0, 0));
+        assert_eq!(score.broken_promises(), (0, 1));
+    }
+
+    #[test]
+    fn an_outage_is_how_long_a_waiting_room_handled_nothing() {
+        let pod = PodId::first();
+        let mut score = Score::new();
+        let trouble = Trouble {
+            kind: Kind::Kill,
+            what: String::new(),
+            began_us: 100,
+            took_us: 0,
+            outage_us: 0,
+        };
+        score.troubles.push(trouble);
+        score.sent(1, pod, "lobby", 50);
+        score.sent(2, pod, "lobby", 120);
+        score.said(1, Outcome::Failed("TimedOut".into()), 0, 300);
+        score.said(2, Outcome::Handled, 0, 400);
+        assert_eq!(score.troubles[0].outage_us, 300, "what was quiet before does not count");
+    }
+}

@@ -1,0 +1,5 @@
+//! Publish/subscribe, written on the public API of the runtime.
+//!
+//! This release has directed deliveries only: grains and hubs. What belongs here is routing over
+//! streams, rendezvous, queues, pulling agents and the subscriber cache; nothing of it is promised
+//! yet, so nothing of it is here.

@@ -1,0 +1,5 @@
+//! Scenarios and a random sweep over several silos of directories.
+
+mod scenarios;
+mod sweep;
+mod world;

@@ -1,0 +1,196 @@
+//! A host: the states and turn futures of one grain type on one shard.
+//!
+//! Turn futures wait in slots that are used again, so that a steady flow of turns allocates nothing.
+//! Every poll is under `catch_unwind`: a panic ends the activation, never the shard.
+
+use core::cell::RefCell;
+use core::fmt;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use core::time::Duration;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use siloring_core::body::Body;
+use siloring_core::hash::HashMap;
+use siloring_core::ids::MethodId;
+use siloring_core::schema::Schema;
+use slab::Slab;
+
+use crate::ctx::Ctx;
+use crate::grain::{Grain, MethodSpec};
+use crate::placement::Placement;
+use crate::turn::{Turn, TurnOutput};
+
+/// What a poll of a turn came to.
+#[derive(Debug)]
+pub(crate) enum Polled {
+    Pending,
+    Done(TurnOutput),
+    Panicked(String),
+}
+
+/// What a shard knows of a grain type.
+#[derive(Debug)]
+pub(crate) struct HostSpec {
+    pub(crate) kind: &'static str,
+    pub(crate) methods: HashMap<MethodId, &'static MethodSpec>,
+    pub(crate) placement: Placement,
+    pub(crate) reentrant: bool,
+    pub(crate) idle_after: Option<Duration>,
+}
+
+/// A grain type on one shard, its Rust type erased.
+pub(crate) trait Host: fmt::Debug {
+    fn spec(&self) -> &HostSpec;
+    /// Makes a state; `None` if the type's `Default` panicked.
+    fn create(&mut self) -> Option<u32>;
+    fn remove(&mut self, state: u32);
+    /// Makes a turn's future; it runs when polled.
+    fn start(&mut self, state: u32, ctx: Ctx, method: MethodId, body: Body) -> u32;
+    /// Polls a turn; after `Done` and `Panicked` its slot is free.
+    fn poll(&mut self, turn: u32, cx: &mut Context<'_>) -> Polled;
+    /// Drops a turn that has not ended.
+    fn cancel(&mut self, turn: u32);
+}
+
+/// A grain type that a silo hosts: makes one host a shard.
+#[derive(Clone)]
+pub struct HostFactory {
+    kind: &'static str,
+    schemas: Vec<Schema>,
+    make: Arc<dyn Fn() -> Box<dyn Host> + Send + Sync>,
+}
+
+impl HostFactory {
+    /// For the grain type `G`.
+    ///
+    /// # Panics
+    /// If two methods have one id; `#[grain_methods]` refuses that at compile time.
+    pub fn of<G: Grain>() -> Self {
+        let schemas = G::METHODS.iter().flat_map(|method| [method.arguments, method.reply]);
+        Self {
+            kind: G::TYPE,
+            schemas: schemas.collect(),
+            make: Arc::new(|| Box::new(typed::<G, _, _>(G::dispatch))),
+        }
+    }
+
+    /// The kind of the type's addresses.
+    pub const fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    /// Everything that its methods take and give, for the handshake.
+    pub fn schemas(&self) -> &[Schema] {
+        &self.schemas
+    }
+
+    pub(crate) fn make(&self) -> Box<dyn Host> {
+        (self.make)()
+    }
+}
+
+impl fmt::Debug for HostFactory {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "HostFactory({})", self.kind)
+    }
+}
+
+struct Typed<G, F, D> {
+    spec: HostSpec,
+    dispatch: D,
+    states: Slab<Rc<RefCell<G>>>,
+    turns: Vec<Pin<Box<Option<F>>>>,
+    free: Vec<u32>,
+}
+
+fn typed<G, F, D>(dispatch: D) -> Typed<G, F, D>
+where
+    G: Grain,
+    F: Future<Output = TurnOutput> + 'static,
+    D: Fn(Turn<G>) -> F + 'static,
+{
+    let methods: HashMap<_, _> = G::METHODS.iter().map(|method| (method.id, method)).collect();
+    assert_eq!(methods.len(), G::METHODS.len(), "method ids of {} are distinct", G::TYPE);
+    let spec = HostSpec {
+        kind: G::TYPE,
+        methods,
+        placement: G::PLACEMENT,
+        reentrant: G::REENTRANT,
+        idle_after: G::IDLE_AFTER,
+    };
+    Typed { spec, dispatch, states: Slab::new(), turns: Vec::new(), free: Vec::new() }
+}
+
+impl<G, F, D> fmt::Debug for Typed<G, F, D> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Host({}, {} activations)", self.spec.kind, self.states.len())
+    }
+}
+
+impl<G, F, D> Host for Typed<G, F, D>
+where
+    G: Grain,
+    F: Future<Output = TurnOutput> + 'static,
+    D: Fn(Turn<G>) -> F + 'static,
+{
+    fn spec(&self) -> &HostSpec {
+        &self.spec
+    }
+
+    fn create(&mut self) -> Option<u32> {
+        let state = catch_unwind(G::default).ok()?;
+        let index = self.states.insert(Rc::new(RefCell::new(state)));
+        Some(u32::try_from(index).expect("bounded by ACTIVATIONS_MAX"))
+    }
+
+    fn remove(&mut self, state: u32) {
+        let state = self.states.remove(state as usize);
+        // A destructor of the program's may panic; the activation has ended either way.
+        drop(catch_unwind(AssertUnwindSafe(|| drop(state))));
+    }
+
+    fn start(&mut self, state: u32, ctx: Ctx, method: MethodId, body: Body) -> u32 {
+        let state = Rc::clone(&self.states[state as usize]);
+        let future = (self.dispatch)(Turn::new(state, ctx, method, body));
+        if let Some(slot) = self.free.pop() {
+            self.turns[slot as usize].set(Some(future));
+            return slot;
+        }
+        let slot = u32::try_from(self.turns.len()).expect("bounded by the tasks");
+        self.turns.push(Box::pin(Some(future)));
+        slot
+    }
+
+    fn poll(&mut self, turn: u32, cx: &mut Context<'_>) -> Polled {
+        let slot = &mut self.turns[turn as usize];
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            let future = slot.as_mut().as_pin_mut().expect("a turn is polled until it ends");
+            future.poll(cx)
+        }));
+        let done = match polled {
+            Ok(Poll::Pending) => return Polled::Pending,
+            Ok(Poll::Ready(output)) => Polled::Done(output),
+            Err(panic) => Polled::Panicked(panic_message(&*panic)),
+        };
+        self.cancel(turn);
+        done
+    }
+
+    fn cancel(&mut self, turn: u32) {
+        let slot = &mut self.turns[turn as usize];
+        drop(catch_unwind(AssertUnwindSafe(|| slot.set(None))));
+        self.free.push(turn);
+    }
+}
+
+/// What a panic said.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without text".to_owned())
+}

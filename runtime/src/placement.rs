@@ -1,0 +1,114 @@
+//! Where a new activation of an ordinary grain goes: a pure function of the view.
+
+use siloring_core::address::AddressHash;
+use siloring_core::ids::{Endpoint, Generation, ShardIndex};
+use siloring_core::view::{SiloRow, SiloStatus, View};
+
+/// The placement of a grain type.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Placement {
+    /// On the caller's silo.
+    #[default]
+    PreferLocal,
+    /// On the silo that the address hashes to.
+    Hash,
+    /// On any silo.
+    Random,
+}
+
+/// Where an activation of `target` goes, seen from `here`; `None` if no silo is Active.
+///
+/// The shard within the silo is always the one that the address hashes to.
+pub fn place(
+    placement: Placement,
+    target: AddressHash,
+    here: Generation,
+    view: &View,
+    entropy: &mut fastrand::Rng,
+) -> Option<Endpoint> {
+    let home = match placement {
+        Placement::PreferLocal if view.status(here) == Some(SiloStatus::Active) => {
+            view.silo(here)?
+        }
+        // A silo that is leaving places as if by hash: everybody agrees, so fewer registrations collide.
+        Placement::PreferLocal | Placement::Hash => rendezvous(target, view)?,
+        Placement::Random => random(view, entropy)?,
+    };
+    Some(Endpoint {
+        silo: home.incarnation.generation,
+        shard: ShardIndex::of(target.0, home.shards),
+    })
+}
+
+/// Highest random weight: a silo that leaves moves only what it hosted.
+fn rendezvous(target: AddressHash, view: &View) -> Option<&SiloRow> {
+    view.active().max_by_key(|row| {
+        let silo = row.incarnation.generation;
+        let mut seed = [0; 24];
+        seed[..16].copy_from_slice(&target.0.to_le_bytes());
+        seed[16..].copy_from_slice(&silo.0.to_le_bytes());
+        (siloring_core::hash::stable_u64(&seed), silo)
+    })
+}
+
+fn random<'a>(view: &'a View, entropy: &mut fastrand::Rng) -> Option<&'a SiloRow> {
+    let count = view.active().count();
+    (count > 0).then(|| entropy.usize(0..count)).and_then(|index| view.active().nth(index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use siloring_core::ids::{Incarnation, SiloName, ViewNumber};
+
+    fn view(silos: &[(u64, SiloStatus)]) -> View {
+        let row = |&(generation, status): &(u64, SiloStatus)| SiloRow {
+            incarnation: Incarnation {
+                name: SiloName::new("pod").unwrap(),
+                generation: Generation(generation),
+            },
+            status,
+            advertised: String::new(),
+            host: String::new(),
+            shards: 3,
+            votes: Vec::new(),
+            changed_in: ViewNumber(generation),
+        };
+        View::new(ViewNumber(9), silos.iter().map(row).collect())
+    }
+
+    fn placed(placement: Placement, view: &View, target: u128) -> Option<Generation> {
+        let mut entropy = fastrand::Rng::with_seed(7);
+        place(placement, AddressHash(target), Generation(1), view, &mut entropy).map(|e| e.silo)
+    }
+
+    #[test]
+    fn prefer_local_stays_unless_the_silo_is_leaving() {
+        let here = view(&[(1, SiloStatus::Active), (2, SiloStatus::Active)]);
+        assert_eq!(placed(Placement::PreferLocal, &here, 5), Some(Generation(1)));
+        let leaving = view(&[(1, SiloStatus::Draining), (2, SiloStatus::Active)]);
+        assert_eq!(placed(Placement::PreferLocal, &leaving, 5), Some(Generation(2)));
+    }
+
+    #[test]
+    fn hash_placement_moves_only_what_the_leaver_hosted() {
+        let before =
+            view(&[(1, SiloStatus::Active), (2, SiloStatus::Active), (3, SiloStatus::Active)]);
+        let after =
+            view(&[(1, SiloStatus::Active), (2, SiloStatus::Active), (3, SiloStatus::Dead)]);
+        for target in 0..500u128 {
+            let target = target.wrapping_mul(0x9e37_79b9_7f4a_7c15_9e37_79b9_7f4a_7c15);
+            let was = placed(Placement::Hash, &before, target);
+            let is = placed(Placement::Hash, &after, target);
+            assert!(was == is || was == Some(Generation(3)));
+        }
+    }
+
+    #[test]
+    fn nothing_is_placed_where_nobody_is_active() {
+        let empty = view(&[(1, SiloStatus::Joining)]);
+        for placement in [Placement::PreferLocal, Placement::Hash, Placement::Random] {
+            assert_eq!(placed(placement, &empty, 5), None);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! References: typed ones to grains, plain ones to hubs. Cheap to clone, free to keep.
+//!
+//! A reference names an address; it holds nothing alive and does not know whether anybody is there.
+
+use core::fmt;
+use core::marker::PhantomData;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use siloring_core::address::{Address, AddressError};
+use siloring_core::body::{Body, DecodeOwned, Encode};
+use siloring_core::ids::MethodId;
+use siloring_core::outcome::DeliveryFailure;
+use siloring_core::schema::Message;
+
+use crate::call::{Call, CallRequest, Waiter};
+use crate::exec::local::{Local, Op, current};
+use crate::grain::{GrainKey, GrainType, IntoKey, MethodSpec};
+use crate::handle::Handle;
+
+/// An address seen from one silo, and on whose behalf.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) address: Address,
+    pub(crate) handle: Handle,
+    /// The hub that speaks; `None` lets the calling activation speak for itself.
+    pub(crate) source: Option<Address>,
+}
+
+impl Target {
+    /// Hands the request to a shard: the current one if it is of this silo.
+    pub(crate) fn send(
+        &self,
+        request: CallRequest,
+        waiter: Waiter,
+    ) -> Result<(), (DeliveryFailure, Waiter)> {
+        match self.local() {
+            Some(local) => {
+                local.stage(Op::Call { request, waiter });
+                Ok(())
+            }
+            None => self.handle.send(request, waiter),
+        }
+    }
+
+    /// The current shard, if the request may be staged there: one of this silo, and no hub speaks.
+    /// What a hub sends goes through the hub's own shard, which knows of its claim.
+    pub(crate) fn local(&self) -> Option<Rc<Local>> {
+        if self.source.is_some() {
+            return None;
+        }
+        current(|local| self.handle.is_same(&local.handle).then(|| Rc::clone(local))).flatten()
+    }
+
+    fn request(&self, spec: &MethodSpec, body: Body) -> CallRequest {
+        CallRequest {
+            target: self.address.clone(),
+            source: self.source.clone(),
+            method: spec.id,
+            arguments: spec.arguments,
+            reply: spec.reply,
+            body,
+            deadline: None,
+            envelope: None,
+        }
+    }
+}
+
+/// A typed reference to a grain. Its methods are those of the trait that `#[grain_methods]` makes.
+pub struct GrainRef<G> {
+    target: Result<Arc<Target>, AddressError>,
+    grain: PhantomData<fn() -> G>,
+}
+
+impl<G> Clone for GrainRef<G> {
+    fn clone(&self) -> Self {
+        Self { target: self.target.clone(), grain: PhantomData }
+    }
+}
+
+impl<G> fmt::Debug for GrainRef<G> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.target {
+            Ok(target) => write!(out, "GrainRef({})", target.address),
+            Err(error) => write!(out, "GrainRef({error})"),
+        }
+    }
+}
+
+impl<G: GrainType> GrainRef<G> {
+    pub(crate) fn new(
+        handle: &Handle,
+        source: Option<&Address>,
+        key: impl IntoKey<G::Key>,
+    ) -> Self {
+        let address = Address::of(G::TYPE, &key.into_key().format());
+        Self::of(handle, source, address)
+    }
+
+    pub(crate) fn of(
+        handle: &Handle,
+        source: Option<&Address>,
+        address: Result<Address, AddressError>,
+    ) -> Self {
+        let target = address.map(|address| {
+            Arc::new(Target { address, handle: handle.clone(), source: source.cloned() })
+        });
+        Self { target, grain: PhantomData }
+    }
+
+    /// The address, or why the key makes none; calls then end as `NotHere`.
+    pub fn address(&self) -> Result<&Address, &AddressError> {
+        self.target.as_ref().map(|target| &target.address)
+    }
+
+    /// Calls a method that answers with a value. Written by `#[grain_methods]`.
+    pub fn call<A: Encode, T: DecodeOwned>(&self, spec: &MethodSpec, arguments: &A) -> Call<T> {
+        match &self.target {
+            Ok(target) => {
+                Call::new(Arc::clone(target), target.request(spec, Body::encode(arguments)))
+            }
+            Err(error) => Call::malformed(error.clone()),
+        }
+    }
+
+    /// Calls a method that answers with a `Result`. Written by `#[grain_methods]`.
+    pub fn call_fallible<A: Encode, T, E>(&self, spec: &MethodSpec, arguments: &A) -> Call<T, E>
+    where
+        Result<T, E>: DecodeOwned,
+    {
+        match &self.target {
+            Ok(target) => {
+                Call::fallible(Arc::clone(target), target.request(spec, Body::encode(arguments)))
+            }
+            Err(error) => Call::malformed(error.clone()),
+        }
+    }
+}
+
+/// A reference to a hub, wherever its process is.
+#[derive(Clone, Debug)]
+pub struct HubRef {
+    target: Arc<Target>,
+}
+
+impl HubRef {
+    pub(crate) fn new(handle: &Handle, source: Option<&Address>, address: Address) -> Self {
+        let target = Target { address, handle: handle.clone(), source: source.cloned() };
+        Self { target: Arc::new(target) }
+    }
+
+    /// The hub's address.
+    pub fn address(&self) -> &Address {
+        &self.target.address
+    }
+
+    /// Delivers a message; the outcome is the hub's answer. The method id of a message is its type's.
+    pub fn send<M: Message, R: Message>(&self, message: &M) -> Call<R> {
+        let request = CallRequest {
+            target: self.target.address.clone(),
+            source: self.target.source.clone(),
+            method: MethodId(M::SCHEMA.type_id),
+            arguments: M::SCHEMA,
+            reply: R::SCHEMA,
+            body: Body::encode(message),
+            deadline: None,
+            envelope: None,
+        };
+        Call::new(Arc::clone(&self.target), request)
+    }
+}

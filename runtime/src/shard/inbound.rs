@@ -1,0 +1,345 @@
+//! Requests that reach this shard, and outcomes that leave it: accepted or refused, answered once.
+
+use std::collections::VecDeque;
+
+use siloring_core::address::Address;
+use siloring_core::event::Event;
+use siloring_core::ids::{CorrelationId, MethodId, ShardIndex};
+use siloring_core::limits::{ACTIVATIONS_MAX, DEADLINE_DEFAULT, INLINE_TURNS_MAX, LEDGER_TICK};
+use siloring_core::outcome::{DeliveryFailure, FailedKind, IndeterminateKind, RejectedKind};
+use siloring_core::time::Moment;
+use siloring_core::wire::{FLAG_ONE_WAY, FrameKind, Header};
+
+use super::activation::{Activation, Life};
+use super::{HeldOutcome, Shard, ShardOutput, Timer};
+use crate::ctx::ActivationShared;
+use crate::envelope;
+use crate::filter::{FilterCall, Verdict};
+use crate::links::{LinkRefusal, Links, Outgoing};
+use crate::mail::{ConnId, Outcome, ReplyTo, Request, ShardMail};
+
+/// A request frame as the pump hands it over.
+#[derive(Debug)]
+pub struct IncomingRequest<'a> {
+    /// The connection it came on.
+    pub conn: ConnId,
+    /// Its header.
+    pub header: &'a Header,
+    /// The target, from the link's dictionary.
+    pub target: &'a Address,
+    /// The body.
+    pub body: &'a [u8],
+    /// The extension block.
+    pub extensions: &'a [u8],
+    /// Deadline of the peer's requests that name none.
+    pub deadline_default: core::time::Duration,
+}
+
+impl<L: Links> Shard<L> {
+    /// Takes a request from a link.
+    pub fn handle_request(&mut self, now: Moment, incoming: &IncomingRequest<'_>) {
+        let _entered = self.enter(now);
+        let parts = if incoming.extensions.is_empty() {
+            envelope::Parts::default()
+        } else {
+            envelope::read(incoming.extensions)
+        };
+        let header = incoming.header;
+        let request = Request {
+            target: incoming.target.clone(),
+            source: header.source,
+            method: header.method,
+            schema: header.schema,
+            body: siloring_core::body::Body::copy_of(incoming.body),
+            deadline: now + parts.deadline.unwrap_or(incoming.deadline_default),
+            correlation: header.correlation,
+            reply_to: ReplyTo::Link { shard: self.config.me.shard, conn: incoming.conn },
+            one_way: header.flags & FLAG_ONE_WAY != 0,
+            attempt: header.attempt,
+            forwards: header.forwards,
+            envelope: parts.envelope,
+        };
+        let home = ShardIndex::of(header.target.0, self.config.shards);
+        if home == self.config.me.shard {
+            self.accept(request);
+        } else {
+            self.outputs.push_back(ShardOutput::Shard(home, ShardMail::Request(request)));
+        }
+        self.carry_out(None);
+    }
+
+    /// Takes the outcome of a request of this shard from a link.
+    pub fn handle_outcome(&mut self, now: Moment, header: &Header, body: &[u8], extensions: &[u8]) {
+        let _entered = self.enter(now);
+        let outcome = match header.kind {
+            FrameKind::Reply => {
+                let body = siloring_core::body::Body::copy_of(body);
+                Outcome { result: Ok(body), schema: header.schema, place: None }
+            }
+            FrameKind::Failure => read_failure(header, body, extensions),
+            FrameKind::Hello
+            | FrameKind::HelloAck
+            | FrameKind::HelloDone
+            | FrameKind::Refuse
+            | FrameKind::Dictionary
+            | FrameKind::View
+            | FrameKind::Request
+            | FrameKind::Void
+            | FrameKind::Probe
+            | FrameKind::ProbeAnswer
+            | FrameKind::Membership
+            | FrameKind::Directory => unreachable!("the pump hands over outcomes only"),
+        };
+        self.resolve(header.correlation, outcome);
+        self.carry_out(None);
+    }
+
+    /// Accepts a request for a target of this shard, or answers why not.
+    pub(super) fn accept(&mut self, request: Request) {
+        #[cfg(feature = "planted")]
+        if self.config.planted == super::Planted::EverythingRefused {
+            return self.refuse(&request, not_here(&request.target, "everything is refused"));
+        }
+        if self.is_fenced(self.now) {
+            return self.held_requests.push_back(request);
+        }
+        if request.deadline < self.now {
+            return self.refuse_expired(&request);
+        }
+        if self.is_denied(&request) {
+            self.emit(Event::AccessDenied { target: request.target.clone() });
+            let failure = DeliveryFailure::rejected(RejectedKind::AccessDenied, "by the filter");
+            return self.refuse(&request, failure);
+        }
+        let hash = request.target.hash();
+        if self.hubs.contains_key(&hash) {
+            return self.deliver_to_hub(request);
+        }
+        if let Some(&activation) = self.here.get(&hash) {
+            return self.enqueue(activation, request);
+        }
+        self.activate_for(request);
+    }
+
+    fn refuse_expired(&mut self, request: &Request) {
+        self.emit(Event::ExpiredUnstarted { target: request.target.clone() });
+        let failure = DeliveryFailure::indeterminate(
+            IndeterminateKind::TimedOut,
+            "the deadline had passed when the request could have begun",
+        );
+        self.refuse(request, failure);
+    }
+
+    fn is_denied(&self, request: &Request) -> bool {
+        let Some(filter) = &self.config.filter else { return false };
+        let call = FilterCall {
+            target: &request.target,
+            source: request.source,
+            method: request.method,
+            envelope: request.envelope.as_deref(),
+        };
+        filter.check(&call) == Verdict::Deny
+    }
+
+    /// Makes the activation that the request is for, if this is a place for it.
+    fn activate_for(&mut self, request: Request) {
+        let kind = request.target.kind().0;
+        if self.hub_kinds.contains(kind) {
+            let view = self.view.number();
+            let detail = format!("{} is not here", request.target);
+            let failure = DeliveryFailure::rejected_in(RejectedKind::NotHere, view, detail);
+            return self.refuse(&request, failure);
+        }
+        let Some(&host) = self.host_of.get(kind) else {
+            let failure = not_here(&request.target, "no grain type of that kind is hosted here");
+            return self.refuse(&request, failure);
+        };
+        if self.leaving.is_draining() && !self.is_drain_late() {
+            let failure = DeliveryFailure::rejected(RejectedKind::Draining, "the silo is leaving");
+            return self.refuse(&request, failure);
+        }
+        if self.activations.len() >= ACTIVATIONS_MAX {
+            let failure = DeliveryFailure::rejected(RejectedKind::Overloaded, "too many grains");
+            return self.refuse(&request, failure);
+        }
+        let address = request.target.clone();
+        let shared = ActivationShared::new(address.clone(), self.local.handle.clone());
+        let key = self.activations.insert(Activation::new(shared, host, self.now));
+        let key = u32::try_from(key).expect("bounded by ACTIVATIONS_MAX");
+        self.here.insert(address.hash(), key);
+        self.enqueue(key, request);
+        self.directory.register(self.now, &address);
+        self.pump_directory();
+    }
+
+    #[cfg(feature = "planted")]
+    fn is_drain_late(&self) -> bool {
+        self.config.planted == super::Planted::DrainAfterActivation
+    }
+
+    #[cfg(not(feature = "planted"))]
+    #[expect(clippy::unused_self, reason = "the planted form looks at the configuration")]
+    const fn is_drain_late(&self) -> bool {
+        false
+    }
+
+    /// Queues a request at an activation of this shard.
+    pub(super) fn enqueue(&mut self, key: super::ActivationKey, request: Request) {
+        if self.leaving.is_draining() && !matches!(request.reply_to, ReplyTo::Ledger(_)) {
+            let failure = DeliveryFailure::rejected(RejectedKind::Draining, "the silo is leaving");
+            return self.refuse(&request, failure);
+        }
+        if self.may_start_at_once(key, request.method) {
+            self.inline_depth += 1;
+            self.start_request(key, request);
+            self.inline_depth -= 1;
+            return;
+        }
+        let activation = &mut self.activations[key as usize];
+        if let Err(request) = activation.push(request) {
+            let detail = "too many requests wait for the grain";
+            return self
+                .refuse(&request, DeliveryFailure::rejected(RejectedKind::Overloaded, detail));
+        }
+        if activation.life == Life::Active && !activation.queued {
+            activation.queued = true;
+            self.runnable.push_back(key);
+        }
+    }
+
+    /// Whether a request's turn may begin without waiting in the queue: nothing is ahead of it, and
+    /// the turns that led here are not nested too deep.
+    fn may_start_at_once(&self, key: super::ActivationKey, method: MethodId) -> bool {
+        let activation = &self.activations[key as usize];
+        activation.life == Life::Active
+            && activation.queue.is_empty()
+            && self.inline_depth < INLINE_TURNS_MAX
+            && activation.admits(self.access_of(activation.host, method))
+    }
+
+    /// Answers a request that does not run.
+    pub(super) fn refuse(&mut self, request: &Request, failure: DeliveryFailure) {
+        self.respond(
+            request.reply_to,
+            request.correlation,
+            &request.target,
+            Outcome::failure(failure),
+        );
+    }
+
+    /// Puts an outcome on the link that brought its request.
+    pub(super) fn send_outcome(
+        &mut self,
+        conn: ConnId,
+        correlation: CorrelationId,
+        source: &Address,
+        outcome: Outcome,
+    ) {
+        match self.try_outcome(conn, correlation, source, &outcome) {
+            Ok(()) => {}
+            Err(LinkRefusal::Gone | LinkRefusal::NotUp) => {
+                self.orphan(source, correlation, &outcome);
+            }
+            Err(LinkRefusal::Overloaded) => self.hold_outcome(conn, correlation, source, outcome),
+            Err(LinkRefusal::TooLarge) => {
+                let detail = "the reply exceeds the frame limit";
+                let failure = DeliveryFailure::failed(FailedKind::ReplyUndecodable, detail);
+                self.send_outcome(conn, correlation, source, Outcome::failure(failure));
+            }
+        }
+    }
+
+    fn try_outcome(
+        &mut self,
+        conn: ConnId,
+        correlation: CorrelationId,
+        source: &Address,
+        outcome: &Outcome,
+    ) -> Result<(), LinkRefusal> {
+        self.extensions.clear();
+        let (kind, method, body) = match &outcome.result {
+            Ok(body) => (FrameKind::Reply, 0, body.as_slice()),
+            Err(failure) => {
+                envelope::write_failure(failure.view(), outcome.place, &mut self.extensions);
+                (FrameKind::Failure, u32::from(failure.code()), failure.detail().as_bytes())
+            }
+        };
+        let header = Header {
+            method: MethodId(method),
+            correlation,
+            schema: outcome.schema,
+            source: source.hash(),
+            ..Header::new(kind)
+        };
+        // The caller knows whom it asked: the address's string need not travel back.
+        let frame =
+            Outgoing { header, source: None, target: None, body, extensions: &self.extensions };
+        self.links.outcome(conn, &frame)
+    }
+
+    /// The caller heard when the link broke; what is left to tell is told once, here.
+    fn orphan(&mut self, source: &Address, correlation: CorrelationId, outcome: &Outcome) {
+        #[cfg(feature = "planted")]
+        if self.config.planted == super::Planted::OrphansUntold {
+            return;
+        }
+        let failure = match &outcome.result {
+            Err(failure) => failure.clone(),
+            Ok(_) => DeliveryFailure::rejected(
+                RejectedKind::ConnectionLost,
+                "the link that brought the request is gone",
+            ),
+        };
+        let source = source.clone();
+        self.emit(Event::ReplyOrphaned { source, correlation: correlation.0, failure });
+    }
+
+    fn hold_outcome(
+        &mut self,
+        conn: ConnId,
+        correlation: CorrelationId,
+        source: &Address,
+        outcome: Outcome,
+    ) {
+        if self.held_outcomes.is_empty() {
+            self.wheel.insert(self.now + LEDGER_TICK, Timer::ResendOutcomes);
+        }
+        let until = self.now + DEADLINE_DEFAULT;
+        let source = source.clone();
+        let held = HeldOutcome { conn, correlation, source, outcome, until };
+        self.held_outcomes.push_back(held);
+    }
+
+    pub(super) fn resend_outcomes(&mut self) {
+        for held in core::mem::take(&mut self.held_outcomes) {
+            if held.until < self.now {
+                self.orphan(&held.source, held.correlation, &held.outcome);
+            } else {
+                self.send_outcome(held.conn, held.correlation, &held.source, held.outcome);
+            }
+        }
+    }
+
+    /// A link is gone: outcomes that waited for room on it are orphaned now.
+    pub(super) fn drop_outcomes_of(&mut self, conn: ConnId) {
+        let held = core::mem::take(&mut self.held_outcomes);
+        let (gone, kept): (VecDeque<_>, _) = held.into_iter().partition(|h| h.conn == conn);
+        self.held_outcomes = kept;
+        for held in gone {
+            self.orphan(&held.source, held.correlation, &held.outcome);
+        }
+    }
+}
+
+fn not_here(target: &Address, why: &str) -> DeliveryFailure {
+    DeliveryFailure::rejected(RejectedKind::NotHere, format!("{target}: {why}"))
+}
+
+fn read_failure(header: &Header, body: &[u8], extensions: &[u8]) -> Outcome {
+    let parts = envelope::read(extensions);
+    let detail = String::from_utf8_lossy(body);
+    // The code is 16 bits in a 32-bit field; a larger one is no code we know.
+    let code = u16::try_from(header.method.0).unwrap_or(u16::MAX);
+    let failure = DeliveryFailure::from_code(code, parts.view, detail);
+    Outcome { result: Err(failure), schema: header.schema, place: parts.place }
+}

@@ -1,0 +1,550 @@
+//! One shard: activations, hubs, ledger and directory part of one core, as one sans-IO machine.
+//!
+//! Contract:
+//! - inputs: `handle_*` (mail, frames, link changes), [`Shard::tick`], each with the time;
+//! - work: [`Shard::run`] polls what is ready, bounded, and says whether more is;
+//! - effects: [`Shard::poll_output`], and frames through its [`Links`];
+//! - invariants: every delivery it sent is in its ledger until exactly one outcome; every request it
+//!   accepted is answered once; turns of one activation do not overlap unless both only read; nothing
+//!   new is taken while the right to serve is out (`serve_until`), and nothing is created while it
+//!   drains;
+//! - bounds: `limits.rs`, each refused as `Overloaded` at once.
+//!
+//! The files: `outbound.rs` sends what this shard's code asks for, `inbound.rs` takes what reaches
+//! it, `turns.rs` runs activations, `hubs.rs` keeps hubs, `leave.rs` drains.
+
+mod activation;
+mod hubs;
+mod inbound;
+mod leave;
+mod outbound;
+mod turns;
+
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use siloring_core::address::{Address, AddressHash};
+use siloring_core::event::Event;
+use siloring_core::hash::{HashMap, HashSet};
+use siloring_core::ids::{CorrelationId, Endpoint, Generation, ShardIndex};
+use siloring_core::limits::{DEADLINE_DEFAULT, TURNS_PER_LOOP_MAX};
+use siloring_core::ports::store::StoreRequest;
+use siloring_core::sync::running::Running;
+use siloring_core::time::Moment;
+use siloring_core::view::View;
+use slab::Slab;
+
+use crate::directory::{Directory, DirectoryConfig};
+use crate::exec::local::{Answer, Local, Op, SlotKey, Unpark};
+use crate::exec::tasks::{Task, TaskKey, Tasks};
+use crate::exec::wheel::Wheel;
+use crate::filter::Filter;
+use crate::handle::Handle;
+use crate::host::{Host, HostFactory};
+use crate::ledger::Ledger;
+use crate::links::Links;
+use crate::mail::{ConnId, ControlMail, Outcome, ReplyTo, Request, ShardMail};
+
+pub use inbound::IncomingRequest;
+
+use activation::Activation;
+use hubs::HubEntry;
+use leave::Leaving;
+
+/// Names an activation of one shard.
+pub(crate) type ActivationKey = u32;
+
+/// Defects that tests plant, to see that the checks find them. Absent from release builds.
+#[cfg(feature = "planted")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Planted {
+    /// None.
+    #[default]
+    None,
+    /// A view change, or a broken link, does not end the calls that were open to the silo.
+    OpenCallsSurviveTheirSilo,
+    /// Refusals of deliveries are dropped instead of answered.
+    RefusalsSwallowed,
+    /// Every delivery is refused.
+    EverythingRefused,
+    /// A hub's outbound does not wait for its claim.
+    NoOutboundGate,
+    /// A request queued at a draining shard is dropped.
+    InboundDroppedAtStop,
+    /// The drain is noticed only after an activation was made.
+    DrainAfterActivation,
+    /// An orphaned reply leaves a trace only.
+    OrphansUntold,
+}
+
+/// What a shard is configured with.
+#[derive(Debug)]
+pub struct ShardConfig {
+    /// Which shard of which silo.
+    pub me: Endpoint,
+    /// How many shards the silo has.
+    pub shards: u16,
+    /// The grain types it hosts.
+    pub hosts: Vec<HostFactory>,
+    /// The kinds of hub addresses.
+    pub hub_kinds: Vec<String>,
+    /// Deadline of a request that names none.
+    pub deadline_default: Duration,
+    /// An activation idle for this long is collected, unless its type says otherwise.
+    pub idle_after: Duration,
+    /// May refuse calls.
+    pub filter: Option<Arc<dyn Filter>>,
+    /// Where the shard shows what it runs, for who watches its progress.
+    pub running: Arc<Running>,
+    /// Seeds the shard's draws.
+    pub seed: u64,
+    /// A defect to plant.
+    #[cfg(feature = "planted")]
+    pub planted: Planted,
+    /// A defect to plant into the shard's directory.
+    #[cfg(feature = "planted")]
+    pub planted_directory: crate::directory::Planted,
+}
+
+impl ShardConfig {
+    /// The hub kinds that every silo knows.
+    pub const HUB_KINDS: [&'static str; 5] = ["mesh", "portal", "client", "cache", "import"];
+
+    /// A shard with everything at its default.
+    pub fn new(me: Endpoint, shards: u16, seed: u64) -> Self {
+        Self {
+            me,
+            shards,
+            hosts: Vec::new(),
+            hub_kinds: Self::HUB_KINDS.map(str::to_owned).to_vec(),
+            deadline_default: DEADLINE_DEFAULT,
+            idle_after: siloring_core::limits::ACTIVATION_IDLE_MAX,
+            filter: None,
+            running: Arc::default(),
+            seed,
+            #[cfg(feature = "planted")]
+            planted: Planted::None,
+            #[cfg(feature = "planted")]
+            planted_directory: crate::directory::Planted::NONE,
+        }
+    }
+}
+
+/// What a shard wants done.
+#[derive(Debug)]
+pub enum ShardOutput {
+    /// Mail to another shard of the silo.
+    Shard(ShardIndex, ShardMail),
+    /// Mail to the control thread.
+    Control(ControlMail),
+    /// A question to the store; the answer comes as [`ShardMail::Store`].
+    Store {
+        /// Names the question.
+        ticket: u64,
+        /// What.
+        request: StoreRequest,
+    },
+    /// Something happened.
+    Event(Event),
+}
+
+/// What an entry of the wheel stands for.
+#[derive(Clone, Copy, Debug)]
+enum Timer {
+    Deadline(CorrelationId),
+    Retry(CorrelationId),
+    Sleep(SlotKey),
+    Idle(ActivationKey),
+    Gate(AddressHash),
+    ResendOutcomes,
+}
+
+/// An outcome that its link has no room for yet.
+#[derive(Debug)]
+struct HeldOutcome {
+    conn: ConnId,
+    correlation: CorrelationId,
+    source: Address,
+    outcome: Outcome,
+    until: Moment,
+}
+
+/// Sizes of a shard's tables: what a leak check compares.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ShardSizes {
+    /// Deliveries without an outcome.
+    pub open_deliveries: usize,
+    /// Activations.
+    pub activations: usize,
+    /// Hubs.
+    pub hubs: usize,
+    /// Tasks: turns that wait, and spawned futures.
+    pub tasks: usize,
+    /// Futures that wait for something.
+    pub slots: usize,
+    /// Timers.
+    pub timers: usize,
+    /// Outcomes that wait for room on their link.
+    pub held_outcomes: usize,
+}
+
+/// The shard.
+#[derive(Debug)]
+pub struct Shard<L> {
+    config: ShardConfig,
+    /// Its data links.
+    pub links: L,
+    local: Rc<Local>,
+    now: Moment,
+    serve_until: Moment,
+    view: Arc<View>,
+    directory: Directory,
+    ledger: Ledger,
+    wheel: Wheel<Timer>,
+    expired: Vec<Timer>,
+    hosts: Vec<Box<dyn Host>>,
+    host_of: HashMap<String, u32>,
+    hub_kinds: HashSet<String>,
+    activations: Slab<Activation>,
+    here: HashMap<AddressHash, ActivationKey>,
+    hubs: HashMap<AddressHash, HubEntry>,
+    tasks: Tasks,
+    /// Activations that may be able to start a turn.
+    runnable: VecDeque<ActivationKey>,
+    /// Deliveries that wait for the directory, by target.
+    locating: BTreeMap<AddressHash, Vec<CorrelationId>>,
+    /// Deliveries that wait for a link, by peer, in order.
+    linking: BTreeMap<Generation, VecDeque<CorrelationId>>,
+    /// Deliveries that wait for their sending hub's claim.
+    gated: BTreeMap<AddressHash, Vec<CorrelationId>>,
+    /// Requests that came while the right to serve was out.
+    held_requests: VecDeque<Request>,
+    held_outcomes: VecDeque<HeldOutcome>,
+    store_slots: BTreeMap<u64, SlotKey>,
+    store_tickets: u64,
+    failure_log: outbound::FailureLog,
+    leaving: Leaving,
+    entropy: fastrand::Rng,
+    outputs: VecDeque<ShardOutput>,
+    extensions: Vec<u8>,
+    /// The grains with a turn begun and not ended, for the stall report.
+    running: Option<Address>,
+    progress: u64,
+    /// How many turns that began at once are on the stack.
+    inline_depth: u32,
+}
+
+#[cfg(feature = "planted")]
+fn directory_config(config: &ShardConfig) -> DirectoryConfig {
+    let mut directory = DirectoryConfig::new(config.me, config.seed);
+    directory.planted = config.planted_directory;
+    directory
+}
+
+#[cfg(not(feature = "planted"))]
+fn directory_config(config: &ShardConfig) -> DirectoryConfig {
+    DirectoryConfig::new(config.me, config.seed)
+}
+
+impl<L: Links> Shard<L> {
+    /// A shard that knows no view yet and may not serve.
+    pub fn new(
+        now: Moment,
+        config: ShardConfig,
+        links: L,
+        unpark: Arc<dyn Unpark>,
+        handle: Handle,
+    ) -> Self {
+        let local = Local::new(now, unpark, handle);
+        let hosts: Vec<_> = config.hosts.iter().map(HostFactory::make).collect();
+        let host_of = (0..).zip(&config.hosts).map(|(i, h)| (h.kind().to_owned(), i)).collect();
+        let directory = Directory::new(directory_config(&config));
+        Self {
+            links,
+            now,
+            serve_until: Moment::ZERO,
+            view: Arc::new(View::default()),
+            directory,
+            ledger: Ledger::new(),
+            wheel: Wheel::new(now),
+            expired: Vec::new(),
+            hosts,
+            host_of,
+            hub_kinds: config.hub_kinds.iter().cloned().collect(),
+            activations: Slab::new(),
+            here: HashMap::default(),
+            hubs: HashMap::default(),
+            tasks: Tasks::new(Arc::clone(&local.foreign)),
+            runnable: VecDeque::new(),
+            locating: BTreeMap::new(),
+            linking: BTreeMap::new(),
+            gated: BTreeMap::new(),
+            held_requests: VecDeque::new(),
+            held_outcomes: VecDeque::new(),
+            store_slots: BTreeMap::new(),
+            store_tickets: 0,
+            failure_log: outbound::FailureLog::default(),
+            leaving: Leaving::No,
+            entropy: fastrand::Rng::with_seed(config.seed),
+            outputs: VecDeque::new(),
+            extensions: Vec::new(),
+            running: None,
+            progress: 0,
+            inline_depth: 0,
+            local,
+            config,
+        }
+    }
+
+    /// Sets until when the silo has the right to serve.
+    pub fn set_lease(&mut self, serve_until: Moment) {
+        self.serve_until = serve_until;
+    }
+
+    /// Whether the right to serve is out: no frame is to be read then.
+    pub fn is_fenced(&self, now: Moment) -> bool {
+        now > self.serve_until
+    }
+
+    /// The newest view it knows.
+    pub const fn view(&self) -> &Arc<View> {
+        &self.view
+    }
+
+    /// Takes mail of another thread of the silo.
+    pub fn handle_mail(&mut self, now: Moment, mail: ShardMail) {
+        let _entered = self.enter(now);
+        match mail {
+            ShardMail::View(view) => self.handle_view(&view),
+            ShardMail::Directory { from, message } => {
+                self.directory.handle_message(now, from, message);
+                self.pump_directory();
+            }
+            ShardMail::LinkFailed { peer, reason } => self.link_failed(peer, &reason),
+            ShardMail::Request(request) => self.accept(request),
+            ShardMail::Outcome { to, correlation, source, outcome }
+            | ShardMail::Answer { reply_to: to, correlation, source, outcome } => {
+                self.respond(to, correlation, &source, outcome);
+            }
+            ShardMail::Call { request, waiter } => self.open_delivery(request, waiter, None),
+            ShardMail::OpenHub { hub, take_over } => self.open_hub(hub, take_over),
+            ShardMail::CloseHub(address) => self.close_hub(&address),
+            ShardMail::Store { ticket, result } => {
+                if let Some(slot) = self.store_slots.remove(&ticket) {
+                    self.local.answer(slot, Answer::Store(result));
+                }
+            }
+            ShardMail::Spawn(make) => self.spawn(make(), None),
+            ShardMail::BeginDrain => self.begin_drain(),
+            ShardMail::CloseHubs => self.close_hubs(),
+        }
+        self.carry_out(None);
+    }
+
+    /// Takes up a newer view.
+    fn handle_view(&mut self, view: &Arc<View>) {
+        if view.number() <= self.view.number() {
+            return;
+        }
+        self.view = Arc::clone(view);
+        self.directory.handle_view(self.now, view);
+        self.pump_directory();
+        self.end_links_to_the_gone();
+        self.retry_moving();
+    }
+
+    /// Runs what is ready, bounded by [`TURNS_PER_LOOP_MAX`]; true if more is.
+    pub fn run(&mut self, now: Moment) -> bool {
+        let _entered = self.enter(now);
+        if !self.is_fenced(now) {
+            while let Some(request) = self.held_requests.pop_front() {
+                self.accept(request);
+            }
+        }
+        for _ in 0..TURNS_PER_LOOP_MAX {
+            if !self.step() {
+                return false;
+            }
+            self.progress += 1;
+        }
+        true
+    }
+
+    /// Does one piece of work; false if there is none.
+    fn step(&mut self) -> bool {
+        if !self.is_fenced(self.now)
+            && let Some(activation) = self.runnable.pop_front()
+        {
+            self.start_turns(activation);
+            return true;
+        }
+        let ready = self.local.ready.borrow_mut().pop_front();
+        if let Some(index) = ready.or_else(|| self.local.foreign.ready.pop()) {
+            self.poll_task(TaskKey(index));
+            return true;
+        }
+        false
+    }
+
+    /// Lets time pass: deadlines, retries, sleeps, the directory's own periods.
+    pub fn tick(&mut self, now: Moment) {
+        let _entered = self.enter(now);
+        let mut expired = core::mem::take(&mut self.expired);
+        self.wheel.expire(now, &mut expired);
+        for timer in expired.drain(..) {
+            match timer {
+                Timer::Deadline(id) => self.deadline_passed(id),
+                Timer::Retry(id) => self.retry_now(id),
+                Timer::Sleep(slot) => {
+                    self.local.answer(slot, Answer::Slept);
+                }
+                Timer::Idle(activation) => self.check_idle(activation),
+                Timer::Gate(hub) => self.gate_expired(hub),
+                Timer::ResendOutcomes => self.resend_outcomes(),
+            }
+            self.carry_out(None);
+        }
+        self.expired = expired;
+        self.directory.tick(now);
+        self.pump_directory();
+        self.check_leaving();
+        self.carry_out(None);
+    }
+
+    /// When [`Shard::tick`] has something to do.
+    pub fn next_deadline(&self) -> Moment {
+        self.wheel.next_deadline().min(self.directory.next_deadline())
+    }
+
+    /// Whether [`Shard::run`] has something to do.
+    pub fn is_ready(&self) -> bool {
+        let has_turns = !self.runnable.is_empty() || !self.held_requests.is_empty();
+        (has_turns && !self.is_fenced(self.now))
+            || !self.local.ready.borrow().is_empty()
+            || !self.local.foreign.ready.is_empty()
+    }
+
+    /// What it wants done next.
+    pub fn poll_output(&mut self) -> Option<ShardOutput> {
+        self.outputs.pop_front()
+    }
+
+    /// Counts up while the shard works; with nothing to do it stands still.
+    pub const fn progress(&self) -> u64 {
+        self.progress
+    }
+
+    /// The grain whose turn was polled last.
+    pub const fn running(&self) -> Option<&Address> {
+        self.running.as_ref()
+    }
+
+    /// Sizes of its tables.
+    pub fn sizes(&self) -> ShardSizes {
+        ShardSizes {
+            open_deliveries: self.ledger.len(),
+            activations: self.activations.len(),
+            hubs: self.hubs.len(),
+            tasks: self.tasks.len(),
+            slots: self.local.slot_count(),
+            timers: self.wheel.len(),
+            held_outcomes: self.held_outcomes.len(),
+        }
+    }
+
+    fn enter(&mut self, now: Moment) -> crate::exec::local::Entered {
+        assert!(now >= self.now, "time does not go back: {now:?} after {:?}", self.now);
+        self.now = now;
+        self.local.now.set(now);
+        self.local.enter()
+    }
+
+    fn emit(&mut self, event: Event) {
+        self.outputs.push_back(ShardOutput::Event(event));
+    }
+
+    fn spawn(&mut self, future: crate::exec::tasks::Spawned, owner: Option<ActivationKey>) {
+        let task = self.tasks.insert(Task::Spawned { future, owner });
+        if let Some(owner) = owner {
+            self.activations[owner as usize].timers.push(task);
+        }
+        self.tasks.waker(task).wake_by_ref();
+    }
+
+    /// Carries out what futures staged; `owner` is the activation whose turn was polled.
+    fn carry_out(&mut self, owner: Option<(ActivationKey, TaskKey)>) {
+        let mut ops = core::mem::take(&mut *self.local.ops.borrow_mut());
+        for op in ops.drain(..) {
+            self.carry_out_one(op, owner);
+        }
+        // What carrying out staged anew comes first next time; the buffer is kept.
+        let mut staged = self.local.ops.borrow_mut();
+        if staged.is_empty() {
+            *staged = ops;
+        }
+    }
+
+    fn carry_out_one(&mut self, op: Op, owner: Option<(ActivationKey, TaskKey)>) {
+        match op {
+            Op::Call { request, waiter } => self.open_delivery(request, waiter, owner),
+            Op::Sleep { slot, until } => {
+                self.wheel.insert(until, Timer::Sleep(slot));
+            }
+            Op::Store { slot, request } => {
+                let ticket = self.store_tickets;
+                self.store_tickets += 1;
+                self.store_slots.insert(ticket, slot);
+                self.outputs.push_back(ShardOutput::Store { ticket, request });
+            }
+            Op::Spawn(future) => self.spawn(future, owner.map(|(activation, _)| activation)),
+            Op::Mail { shard, mail } if shard == self.config.me.shard => {
+                self.handle_mail(self.now, mail);
+            }
+            Op::Mail { shard, mail } => self.outputs.push_back(ShardOutput::Shard(shard, mail)),
+        }
+    }
+
+    /// Brings an outcome to who waits for it.
+    fn respond(
+        &mut self,
+        to: ReplyTo,
+        correlation: CorrelationId,
+        source: &Address,
+        outcome: Outcome,
+    ) {
+        #[cfg(feature = "planted")]
+        if self.config.planted == Planted::RefusalsSwallowed && outcome.result.is_err() {
+            return;
+        }
+        let shard = match to {
+            ReplyTo::Ledger(shard) | ReplyTo::Link { shard, .. } => shard,
+        };
+        if shard != self.config.me.shard {
+            let source = source.clone();
+            let mail = ShardMail::Outcome { to, correlation, source, outcome };
+            self.outputs.push_back(ShardOutput::Shard(shard, mail));
+            return;
+        }
+        match to {
+            ReplyTo::Ledger(_) => self.resolve(correlation, outcome),
+            ReplyTo::Link { conn, .. } => self.send_outcome(conn, correlation, source, outcome),
+        }
+    }
+
+    fn tell_late(&mut self, correlation: CorrelationId) {
+        self.emit(Event::LateReply { correlation: correlation.0 });
+    }
+}
+
+impl<L> Drop for Shard<L> {
+    fn drop(&mut self) {
+        // Futures that are dropped now abandon their slots: they need their shard to be current.
+        let _entered = self.local.enter();
+        self.activations.clear();
+        self.hosts.clear();
+        let foreign = Arc::clone(&self.local.foreign);
+        self.tasks = Tasks::new(foreign);
+    }
+}

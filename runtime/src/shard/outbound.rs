@@ -1,0 +1,714 @@
+//! Deliveries that this shard's code sends: opened, routed, tried again, and ended with one outcome.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use siloring_core::address::{Address, AddressHash};
+use siloring_core::body::Body;
+use siloring_core::event::Event;
+use siloring_core::ids::{CorrelationId, Endpoint, Generation, ShardIndex};
+use siloring_core::limits::{
+    DEADLINE_MAX, FAILURE_LOG_WINDOW, FORWARDS_MAX, OPEN_CALLS_PER_ACTIVATION_MAX,
+    RETRY_BACKOFF_FACTOR, RETRY_BACKOFF_MAX, RETRY_BACKOFF_MIN, ROUTER_ATTEMPTS_MAX,
+};
+use siloring_core::outcome::{DeliveryFailure, FailedKind, IndeterminateKind, RejectedKind};
+use siloring_core::time::Moment;
+use siloring_core::wire::{FLAG_ONE_WAY, FrameKind, Header};
+
+use super::{ActivationKey, Shard, ShardOutput, Timer};
+use crate::call::{CallRequest, CallResult, Waiter};
+use crate::directory::{Lookup, Place};
+use crate::envelope::{self, Envelope};
+use crate::exec::local::{Answer, Taken};
+use crate::exec::tasks::TaskKey;
+use crate::ledger::{OpenDelivery, Stage};
+use crate::links::{LinkRefusal, Links, Outgoing, Retracted};
+use crate::mail::{ConnId, ControlMail, Outcome, ReplyTo, Request, ShardMail};
+use crate::placement;
+use crate::route::{Route, RouteInput, Sender, TargetKind, route};
+
+impl<L: Links> Shard<L> {
+    /// Enters a delivery in the ledger and sends it on its way.
+    pub(super) fn open_delivery(
+        &mut self,
+        mut request: CallRequest,
+        waiter: Waiter,
+        owner: Option<(ActivationKey, TaskKey)>,
+    ) {
+        let mut span = request.deadline.unwrap_or(self.config.deadline_default).min(DEADLINE_MAX);
+        let sender = if owner.is_some() { Sender::Begun } else { Sender::Program };
+        if let Some((activation, task)) = owner {
+            let waits = matches!(waiter, Waiter::Slot(_));
+            if let Err(failure) = self.inherit(activation, task, waits, &mut request, &mut span) {
+                return self.tell(None, &request.target, None, waiter, Err(failure));
+            }
+        }
+        if let Some(Err(error)) = request.envelope.as_deref().map(Envelope::check) {
+            let failure = DeliveryFailure::rejected(RejectedKind::TooLarge, error.to_string());
+            return self.tell(None, &request.target, request.source.as_ref(), waiter, Err(failure));
+        }
+        let Some(id) = self.ledger.next_id() else {
+            let failure =
+                DeliveryFailure::rejected(RejectedKind::Overloaded, "too many open deliveries");
+            return self.tell(None, &request.target, request.source.as_ref(), waiter, Err(failure));
+        };
+        let deadline = self.now + span;
+        let deadline_timer = self.wheel.insert(deadline, Timer::Deadline(id));
+        let owner = owner.map(|(activation, _)| activation);
+        if let Some(activation) = owner {
+            self.activations[activation as usize].open_calls += 1;
+        }
+        self.ledger.open(OpenDelivery {
+            sequence: 0,
+            target: request.target,
+            source: request.source,
+            method: request.method,
+            arguments: request.arguments,
+            reply: request.reply,
+            body: request.body,
+            envelope: request.envelope,
+            deadline,
+            deadline_timer,
+            retry_timer: None,
+            waiter,
+            sender,
+            owner,
+            stage: Stage::Locating,
+            place: None,
+            attempts: 0,
+            forwards: 0,
+            last_refusal: None,
+        });
+        self.dispatch(id);
+    }
+
+    /// Gives a call what it inherits of the turn that makes it: source, chain, envelope, deadline.
+    fn inherit(
+        &self,
+        activation: ActivationKey,
+        task: TaskKey,
+        waits: bool,
+        request: &mut CallRequest,
+        span: &mut Duration,
+    ) -> Result<(), DeliveryFailure> {
+        let activation = &self.activations[activation as usize];
+        if activation.open_calls >= OPEN_CALLS_PER_ACTIVATION_MAX {
+            let detail = "too many open calls of one activation";
+            return Err(DeliveryFailure::rejected(RejectedKind::Overloaded, detail));
+        }
+        request.source.get_or_insert_with(|| activation.shared.address.clone());
+        let Some(turn) = activation.running.iter().find(|turn| turn.task == task) else {
+            // A timer's future: nothing came in that could be handed on.
+            return Ok(());
+        };
+        if waits {
+            *span = (*span).min(turn.deadline.since(self.now));
+        }
+        let chained = waits && !turn.one_way && turn.source != AddressHash::NONE;
+        if turn.envelope.is_none() && !chained {
+            return Ok(());
+        }
+        let envelope = request.envelope.get_or_insert_default();
+        if let Some(outer) = turn.envelope.as_deref() {
+            if envelope.identity.is_none() {
+                envelope.identity.clone_from(&outer.identity);
+            }
+            if envelope.headers.is_empty() {
+                envelope.headers.clone_from(&outer.headers);
+            }
+            envelope.trace = envelope.trace.or(outer.trace);
+            if chained {
+                envelope.chain.clone_from(&outer.chain);
+            }
+        }
+        if chained {
+            envelope.chain.push(turn.source);
+        }
+        Ok(())
+    }
+
+    /// Sends an open delivery where it belongs now.
+    fn dispatch(&mut self, id: CorrelationId) {
+        if self.is_gated(id) {
+            return;
+        }
+        let Some(open) = self.ledger.get(id) else { return };
+        let hash = open.target.hash();
+        let is_here = self.here.contains_key(&hash) || self.hubs.contains_key(&hash);
+        let kind = self.kind_of(&open.target);
+        let bytes = open.body.len();
+        let sender = open.sender;
+        let cached = if is_here { None } else { self.directory.cached(hash) };
+        let input = RouteInput {
+            is_here,
+            is_draining: self.leaving.is_draining(),
+            sender,
+            bytes,
+            kind,
+            is_cached: cached.is_some(),
+        };
+        match route(input) {
+            Route::Here => self.deliver_here(id),
+            Route::Draining => self.refused(id, draining()),
+            Route::TooLarge => self.finish(id, Err(too_large(bytes))),
+            Route::Cached => {
+                let place = cached.expect("the route was decided on it");
+                self.send_to_place(id, place);
+            }
+            Route::Home => self.send_to(id, self.home_of(hash)),
+            Route::LookUp | Route::LookUpOrPlace => self.look_up(id),
+        }
+    }
+
+    fn kind_of(&self, target: &Address) -> TargetKind {
+        let kind = target.kind().0;
+        if self.hub_kinds.contains(kind) {
+            return TargetKind::Hub;
+        }
+        match self.host_of.get(kind) {
+            Some(&host) => TargetKind::Hosted(self.hosts[host as usize].spec().placement),
+            None => TargetKind::Foreign,
+        }
+    }
+
+    fn home_of(&self, hash: AddressHash) -> Endpoint {
+        let shard = ShardIndex::of(hash.0, self.config.shards);
+        Endpoint { silo: self.config.me.silo, shard }
+    }
+
+    fn look_up(&mut self, id: CorrelationId) {
+        let Some(target) = self.ledger.get(id).map(|open| open.target.clone()) else { return };
+        match self.directory.lookup(self.now, &target) {
+            Lookup::Cached(place) => self.send_to_place(id, place),
+            Lookup::Pending => {
+                self.set_stage(id, Stage::Locating);
+                self.locating.entry(target.hash()).or_default().push(id);
+                self.pump_directory();
+            }
+        }
+    }
+
+    /// The directory has answered.
+    pub(super) fn located(
+        &mut self,
+        target: &Address,
+        found: &Result<Option<Place>, DeliveryFailure>,
+    ) {
+        let waiting = self.locating.remove(&target.hash()).unwrap_or_default();
+        for id in waiting {
+            match found {
+                Ok(Some(place)) => self.send_to_place(id, *place),
+                Ok(None) => self.place_or_refuse(id, target),
+                Err(failure) => self.refused(id, failure.clone()),
+            }
+        }
+    }
+
+    fn place_or_refuse(&mut self, id: CorrelationId, target: &Address) {
+        let placement = match self.kind_of(target) {
+            TargetKind::Hub => {
+                let detail = format!("nobody holds {target}");
+                let view = self.view.number();
+                let failure = DeliveryFailure::rejected_in(RejectedKind::NotHere, view, detail);
+                return self.finish(id, Err(failure));
+            }
+            TargetKind::Hosted(placement) => placement,
+            TargetKind::Foreign => placement::Placement::Random,
+        };
+        let me = self.config.me.silo;
+        let hash = target.hash();
+        match placement::place(placement, hash, me, &self.view, &mut self.entropy) {
+            Some(endpoint) => self.send_to(id, endpoint),
+            None => self.refused(
+                id,
+                DeliveryFailure::rejected(RejectedKind::Moving, "no silo is active yet"),
+            ),
+        }
+    }
+
+    fn send_to_place(&mut self, id: CorrelationId, place: Place) {
+        if let Some(open) = self.ledger.get_mut(id) {
+            open.place = Some(place);
+            self.send_to(id, place.endpoint);
+        }
+    }
+
+    fn send_to(&mut self, id: CorrelationId, to: Endpoint) {
+        if to.silo == self.config.me.silo {
+            if to.shard == self.config.me.shard {
+                self.deliver_here(id);
+            } else {
+                self.post_to(id, to.shard);
+            }
+        } else if self.view.is_gone(to.silo) {
+            self.forget_place(id);
+            self.refused(id, lost("the target's silo is gone"));
+        } else {
+            self.send_over_link(id, to.silo);
+        }
+    }
+
+    /// Hands the delivery to this shard's own activation or hub.
+    fn deliver_here(&mut self, id: CorrelationId) {
+        let me = self.config.me.shard;
+        let Some(open) = self.ledger.get_mut(id) else { return };
+        open.stage = Stage::Delivered;
+        open.attempts = open.attempts.saturating_add(1);
+        // Kept until the outcome: a redirect or a retry sends it again.
+        let body = open.body.clone();
+        let request = request_of(open, id, me, body);
+        self.accept(request);
+    }
+
+    fn post_to(&mut self, id: CorrelationId, shard: ShardIndex) {
+        let me = self.config.me.shard;
+        let Some(open) = self.ledger.get_mut(id) else { return };
+        open.stage = Stage::Posted(shard);
+        open.attempts = open.attempts.saturating_add(1);
+        let body = open.body.clone();
+        let request = request_of(open, id, me, body);
+        self.outputs.push_back(ShardOutput::Shard(shard, ShardMail::Request(request)));
+    }
+
+    fn send_over_link(&mut self, id: CorrelationId, peer: Generation) {
+        if self.linking.get(&peer).is_some_and(|waiting| !waiting.is_empty()) {
+            return self.wait_for_link(id, peer);
+        }
+        match self.try_link(id, peer) {
+            Ok(()) => {}
+            Err(LinkRefusal::NotUp | LinkRefusal::Gone) => self.wait_for_link(id, peer),
+            Err(LinkRefusal::Overloaded) => self.refused(
+                id,
+                DeliveryFailure::rejected(RejectedKind::Overloaded, "the link's backlog is full"),
+            ),
+            Err(LinkRefusal::TooLarge) => {
+                let bytes = self.ledger.get(id).map_or(0, |open| open.body.len());
+                self.finish(id, Err(too_large(bytes)));
+            }
+        }
+    }
+
+    fn try_link(&mut self, id: CorrelationId, peer: Generation) -> Result<(), LinkRefusal> {
+        let Some(open) = self.ledger.get_mut(id) else { return Ok(()) };
+        self.extensions.clear();
+        let remaining = open.deadline.since(self.now);
+        // Told to the peer in the handshake; a retry has less left and says so.
+        let is_default = remaining == self.config.deadline_default;
+        envelope::write_request(
+            (!is_default).then_some(remaining),
+            open.envelope.as_deref(),
+            &mut self.extensions,
+        );
+        let header = Header {
+            flags: if open.is_one_way() { FLAG_ONE_WAY } else { 0 },
+            forwards: open.forwards,
+            attempt: open.attempts.saturating_add(1),
+            method: open.method,
+            correlation: id,
+            schema: open.arguments,
+            source: open.source_hash(),
+            target: open.target.hash(),
+            ..Header::new(FrameKind::Request)
+        };
+        let frame = Outgoing {
+            header,
+            source: open.source.as_ref(),
+            target: Some(&open.target),
+            body: open.body.as_slice(),
+            extensions: &self.extensions,
+        };
+        let sent = self.links.request(peer, &frame)?;
+        open.stage = Stage::Sent { peer, sent };
+        open.attempts = open.attempts.saturating_add(1);
+        Ok(())
+    }
+
+    fn wait_for_link(&mut self, id: CorrelationId, peer: Generation) {
+        self.set_stage(id, Stage::Linking(peer));
+        let waiting = self.linking.entry(peer).or_default();
+        if waiting.is_empty() {
+            let mail = ControlMail::OpenLink { from: self.config.me.shard, peer };
+            self.outputs.push_back(ShardOutput::Control(mail));
+        }
+        waiting.push_back(id);
+    }
+
+    /// This shard's own link to `peer` is up: what waited goes out, in order.
+    pub fn link_up(&mut self, now: Moment, peer: Generation) {
+        let _entered = self.enter(now);
+        for id in self.linking.remove(&peer).unwrap_or_default() {
+            if self.ledger.get(id).is_some_and(|open| open.stage == Stage::Linking(peer)) {
+                self.send_over_link(id, peer);
+            }
+        }
+        self.carry_out(None);
+    }
+
+    /// This shard's own link to `peer` could not be opened.
+    pub(super) fn link_failed(&mut self, peer: Generation, reason: &str) {
+        for id in self.linking.remove(&peer).unwrap_or_default() {
+            if self.ledger.get(id).is_some_and(|open| open.stage == Stage::Linking(peer)) {
+                self.forget_place(id);
+                self.refused(id, lost(reason));
+            }
+        }
+    }
+
+    /// A connection is gone; the kernel had taken `written` bytes of what was sent on it.
+    pub fn link_down(&mut self, now: Moment, conn: ConnId, written: u64) {
+        let _entered = self.enter(now);
+        self.drop_outcomes_of(conn);
+        #[cfg(feature = "planted")]
+        if self.config.planted == super::Planted::OpenCallsSurviveTheirSilo {
+            return;
+        }
+        let on_it = self
+            .ledger
+            .select(|open| matches!(open.stage, Stage::Sent { sent, .. } if sent.conn == conn));
+        for id in on_it {
+            let Some(Stage::Sent { sent, .. }) = self.ledger.get(id).map(|open| open.stage) else {
+                continue;
+            };
+            if sent.position < written {
+                let failure = DeliveryFailure::indeterminate(
+                    IndeterminateKind::LostAfterHandOver,
+                    "the link was lost after the request had been handed over",
+                );
+                self.forget_place(id);
+                self.finish(id, Err(failure));
+            } else {
+                self.forget_place(id);
+                self.refused(id, lost("the link was lost before the request was handed over"));
+            }
+        }
+        self.carry_out(None);
+    }
+
+    /// Deliveries that wait for a link to a silo that is gone need not wait longer.
+    pub(super) fn end_links_to_the_gone(&mut self) {
+        let gone: Vec<Generation> =
+            self.linking.keys().copied().filter(|peer| self.view.is_gone(*peer)).collect();
+        for peer in gone {
+            self.link_failed(peer, "the target's silo is gone");
+        }
+    }
+
+    /// A new view may have settled what was moving.
+    pub(super) fn retry_moving(&mut self) {
+        let moving = self.ledger.select(|open| {
+            open.stage == Stage::Backoff
+                && open.last_refusal.as_ref().and_then(DeliveryFailure::rejected_kind)
+                    == Some(RejectedKind::Moving)
+        });
+        for id in moving {
+            self.retry_now(id);
+        }
+    }
+
+    /// An outcome has come for a delivery of this shard.
+    pub(super) fn resolve(&mut self, id: CorrelationId, outcome: Outcome) {
+        let Some(open) = self.ledger.get_mut(id) else { return self.tell_late(id) };
+        match outcome.result {
+            Ok(body) if outcome.schema == open.reply => self.finish(id, Ok(body)),
+            Ok(_) => {
+                let detail = format!("reply {:?} is not {:?}", outcome.schema, open.reply);
+                let failure = DeliveryFailure::failed(FailedKind::ReplyUndecodable, detail);
+                self.finish(id, Err(failure));
+            }
+            Err(failure) => {
+                if let Some(place) = outcome.place {
+                    self.redirect(id, place, failure);
+                } else {
+                    self.refused(id, failure);
+                }
+            }
+        }
+    }
+
+    /// The target is elsewhere: follow, a bounded number of times.
+    fn redirect(&mut self, id: CorrelationId, place: Place, failure: DeliveryFailure) {
+        let Some(open) = self.ledger.get_mut(id) else { return };
+        let target = open.target.hash();
+        self.directory.learn(target, place);
+        if open.forwards >= FORWARDS_MAX {
+            return self.refused(id, failure);
+        }
+        open.forwards += 1;
+        self.send_to_place(id, place);
+    }
+
+    /// A try has failed: ends the delivery, or tries again later.
+    pub(super) fn refused(&mut self, id: CorrelationId, failure: DeliveryFailure) {
+        if failure.rejected_kind() == Some(RejectedKind::NotHere) && self.look_again(id) {
+            return;
+        }
+        if !failure.is_transient() {
+            return self.finish(id, Err(failure));
+        }
+        self.forget_place(id);
+        let Some(open) = self.ledger.get_mut(id) else { return };
+        let tries = u32::from(open.attempts).max(1);
+        let wait = backoff(tries, &mut self.entropy);
+        if tries >= ROUTER_ATTEMPTS_MAX || self.now + wait >= open.deadline {
+            return self.finish(id, Err(failure));
+        }
+        open.stage = Stage::Backoff;
+        open.attempts = open.attempts.max(1);
+        open.last_refusal = Some(failure);
+        open.retry_timer = Some(self.wheel.insert(self.now + wait, Timer::Retry(id)));
+    }
+
+    /// A remembered place was wrong: the directory is asked once more, and told.
+    fn look_again(&mut self, id: CorrelationId) -> bool {
+        let Some(open) = self.ledger.get_mut(id) else { return false };
+        let Some(place) = open.place.take() else { return false };
+        if open.forwards >= FORWARDS_MAX {
+            return false;
+        }
+        open.forwards += 1;
+        let target = open.target.clone();
+        self.directory.refused(self.now, &target, place);
+        self.pump_directory();
+        self.look_up(id);
+        true
+    }
+
+    fn forget_place(&mut self, id: CorrelationId) {
+        let Some(open) = self.ledger.get_mut(id) else { return };
+        let (target, place) = (open.target.hash(), open.place.take());
+        self.directory.forget(target, place);
+    }
+
+    /// Tries again.
+    pub(super) fn retry_now(&mut self, id: CorrelationId) {
+        let Some(open) = self.ledger.get_mut(id) else { return };
+        assert_eq!(open.stage, Stage::Backoff, "only what waits is tried again");
+        open.stage = Stage::Locating;
+        if let Some(timer) = open.retry_timer.take() {
+            self.wheel.cancel(timer);
+        }
+        self.dispatch(id);
+    }
+
+    /// The deadline has passed: the delivery ends now, whatever it waited for.
+    pub(super) fn deadline_passed(&mut self, id: CorrelationId) {
+        let Some(open) = self.ledger.get(id) else { return };
+        let stage = open.stage;
+        let unsent = match stage {
+            Stage::Sent { sent, .. } => self.links.retract(sent) == Retracted::Yes,
+            Stage::Posted(_) | Stage::Delivered => false,
+            Stage::Gated | Stage::Locating | Stage::Linking(_) | Stage::Backoff => true,
+        };
+        let failure = if unsent {
+            let last = self.ledger.get(id).and_then(|open| open.last_refusal.clone());
+            last.unwrap_or_else(|| unsent_at_deadline(stage))
+        } else {
+            let detail = "the deadline passed after the request had been handed over";
+            DeliveryFailure::indeterminate(IndeterminateKind::TimedOut, detail)
+        };
+        self.finish(id, Err(failure));
+    }
+
+    /// Ends a delivery: its one outcome is told.
+    pub(super) fn finish(&mut self, id: CorrelationId, result: CallResult) {
+        let Some(open) = self.ledger.close(id) else { return };
+        self.wheel.cancel(open.deadline_timer);
+        if let Some(retry) = open.retry_timer {
+            self.wheel.cancel(retry);
+        }
+        self.leave_queues(id, &open);
+        if let Some(owner) = open.owner
+            && let Some(activation) = self.activations.get_mut(owner as usize)
+        {
+            activation.open_calls = activation.open_calls.saturating_sub(1);
+        }
+        self.tell(Some(id), &open.target, open.source.as_ref(), open.waiter, result);
+    }
+
+    fn leave_queues(&mut self, id: CorrelationId, open: &OpenDelivery) {
+        match open.stage {
+            Stage::Locating => remove_from(&mut self.locating, &open.target.hash(), id),
+            Stage::Gated => remove_from(&mut self.gated, &open.source_hash(), id),
+            Stage::Linking(peer) => {
+                if let Some(waiting) = self.linking.get_mut(&peer) {
+                    waiting.retain(|waiting| *waiting != id);
+                }
+            }
+            Stage::Sent { .. } | Stage::Posted(_) | Stage::Delivered | Stage::Backoff => {}
+        }
+    }
+
+    /// Tells an outcome to who waits for it; `id` is missing if the delivery was never entered.
+    fn tell(
+        &mut self,
+        id: Option<CorrelationId>,
+        target: &Address,
+        source: Option<&Address>,
+        waiter: Waiter,
+        result: CallResult,
+    ) {
+        self.log_failure(target, &result);
+        match (waiter, result) {
+            (Waiter::Slot(slot), result) => {
+                let taken = self.local.answer(slot.0, Answer::Call(result));
+                if let (Taken::No, Some(id)) = (taken, id) {
+                    self.tell_late(id);
+                }
+            }
+            (Waiter::Foreign(waiter), result) => waiter.complete(result),
+            (Waiter::Callback(on_failure), Err(failure)) => {
+                // The program's own code: a panic in it ends nothing of ours.
+                let told = catch_unwind(AssertUnwindSafe(|| on_failure(failure)));
+                if let Err(panic) = told {
+                    let message = crate::host::panic_message(&*panic);
+                    self.emit(Event::HandlerPanicked { target: target.clone(), message });
+                }
+            }
+            (Waiter::Nobody, Err(failure)) => {
+                let source = source.cloned();
+                self.emit(Event::DeadLetter { source, target: target.clone(), failure });
+            }
+            (Waiter::Callback(_) | Waiter::Nobody, Ok(_)) => {}
+        }
+    }
+
+    fn log_failure(&mut self, target: &Address, result: &CallResult) {
+        if let Err(failure) = result
+            && let Some(suppressed_count) = self.failure_log.admit(self.now, target)
+        {
+            let (target, failure) = (target.clone(), failure.clone());
+            self.emit(Event::DeliveryFailed { target, failure, suppressed_count });
+        }
+    }
+
+    /// Holds a delivery of a hub that is not claimed yet, so that no answer can overtake the path it
+    /// must come back on.
+    fn is_gated(&mut self, id: CorrelationId) -> bool {
+        #[cfg(feature = "planted")]
+        if self.config.planted == super::Planted::NoOutboundGate {
+            return false;
+        }
+        let Some(open) = self.ledger.get(id) else { return true };
+        let Some(source) = open.source.as_ref() else { return false };
+        let Some(hub) = self.hubs.get(&source.hash()) else { return false };
+        if hub.may_send(self.now) {
+            return false;
+        }
+        let hash = source.hash();
+        self.set_stage(id, Stage::Gated);
+        self.gated.entry(hash).or_default().push(id);
+        true
+    }
+
+    /// The hub may send now: claimed, or it has waited long enough.
+    pub(super) fn open_gate(&mut self, hub: AddressHash) {
+        for id in self.gated.remove(&hub).unwrap_or_default() {
+            if self.ledger.get(id).is_some_and(|open| open.stage == Stage::Gated) {
+                self.dispatch(id);
+            }
+        }
+    }
+
+    fn set_stage(&mut self, id: CorrelationId, stage: Stage) {
+        if let Some(open) = self.ledger.get_mut(id) {
+            open.stage = stage;
+        }
+    }
+}
+
+/// The request that an open delivery becomes within its own silo.
+fn request_of(open: &OpenDelivery, id: CorrelationId, me: ShardIndex, body: Body) -> Request {
+    Request {
+        target: open.target.clone(),
+        source: open.source_hash(),
+        method: open.method,
+        schema: open.arguments,
+        body,
+        deadline: open.deadline,
+        correlation: id,
+        reply_to: ReplyTo::Ledger(me),
+        one_way: open.is_one_way(),
+        attempt: open.attempts,
+        forwards: open.forwards,
+        envelope: open.envelope.clone(),
+    }
+}
+
+/// How long to wait after the `tries`-th try: exponential, with up to a quarter of jitter.
+fn backoff(tries: u32, entropy: &mut fastrand::Rng) -> Duration {
+    let factor = RETRY_BACKOFF_FACTOR.saturating_pow(tries.saturating_sub(1));
+    let wait = RETRY_BACKOFF_MIN.saturating_mul(factor).min(RETRY_BACKOFF_MAX);
+    wait.mul_f64(1.0 - entropy.f64() / 4.0)
+}
+
+fn remove_from<K: Ord>(waiting: &mut BTreeMap<K, Vec<CorrelationId>>, key: &K, id: CorrelationId) {
+    if let Some(ids) = waiting.get_mut(key) {
+        ids.retain(|waiting| *waiting != id);
+        if ids.is_empty() {
+            waiting.remove(key);
+        }
+    }
+}
+
+fn draining() -> DeliveryFailure {
+    DeliveryFailure::rejected(RejectedKind::Draining, "the silo is leaving")
+}
+
+fn lost(reason: &str) -> DeliveryFailure {
+    DeliveryFailure::rejected(RejectedKind::ConnectionLost, reason)
+}
+
+fn too_large(bytes: usize) -> DeliveryFailure {
+    DeliveryFailure::rejected(
+        RejectedKind::TooLarge,
+        format!("{bytes} bytes exceed the frame limit"),
+    )
+}
+
+fn unsent_at_deadline(stage: Stage) -> DeliveryFailure {
+    let (kind, detail) = match stage {
+        Stage::Gated => (RejectedKind::Moving, "the sending hub was not claimed by the deadline"),
+        Stage::Locating => (RejectedKind::Moving, "the directory had no answer by the deadline"),
+        Stage::Linking(_) => (RejectedKind::ConnectionLost, "no link was up by the deadline"),
+        Stage::Sent { .. } => {
+            (RejectedKind::ConnectionLost, "the link took nothing by the deadline")
+        }
+        Stage::Posted(_) | Stage::Delivered | Stage::Backoff => {
+            (RejectedKind::Moving, "refused until the deadline")
+        }
+    };
+    DeliveryFailure::rejected(kind, detail)
+}
+
+/// When a target's failures were last logged: one line a target and window.
+///
+/// The log is windowed, the answer never. Bound: [`FAILURE_LOG_TARGETS_MAX`] targets; beyond it the
+/// one logged longest ago is forgotten.
+#[derive(Debug, Default)]
+pub(super) struct FailureLog {
+    targets: BTreeMap<AddressHash, (Moment, u64)>,
+}
+
+const FAILURE_LOG_TARGETS_MAX: usize = 1024;
+
+impl FailureLog {
+    /// Counts a failure; `Some(suppressed)` if a line is due.
+    fn admit(&mut self, now: Moment, target: &Address) -> Option<u64> {
+        if let Some((logged, suppressed)) = self.targets.get_mut(&target.hash()) {
+            if now.since(*logged) < FAILURE_LOG_WINDOW {
+                *suppressed += 1;
+                return None;
+            }
+            *logged = now;
+            return Some(core::mem::take(suppressed));
+        }
+        if self.targets.len() >= FAILURE_LOG_TARGETS_MAX {
+            let oldest = self.targets.iter().min_by_key(|(_, (logged, _))| *logged);
+            let oldest = oldest.map(|(hash, _)| *hash);
+            oldest.map(|hash| self.targets.remove(&hash));
+        }
+        self.targets.insert(target.hash(), (now, 0));
+        Some(0)
+    }
+}

@@ -1,0 +1,838 @@
+//! A shard's thread: one executor, one long-lived task, the **pump**.
+//!
+//! Contract: the pump moves mail, bytes, store answers and time into its [`Node`], and what the node
+//! wants out of it; it decides nothing. One turn: mail, links with input, deadlines, the node's turns,
+//! effects, one write for each link that has something to send. Invariants: no call here ever blocks;
+//! a link is written at most once a turn; what cannot be passed on now is kept and passed on first
+//! thing in the next turn; while any is kept, links are not read.
+//!
+//! Idle links cost nothing: all of them are in one kernel set, which the ring polls while the shard
+//! sleeps and which a spinning pump asks once in [`SPINS_PER_LOOK`] turns. Only the few links that
+//! had input last are read on suspicion.
+//!
+//! Deliberately absent: accepting, dialling, handshakes (the control thread's), the engine
+//! ([`super::reactor`]), and every decision about frames.
+
+use core::time::Duration;
+use std::io;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+use siloring_core::event::Event;
+use siloring_core::limits::{
+    HOT_LINKS_MAX, LINK_LINGER_MAX, LINK_READ_PAUSE_BYTES, MAIL_PER_LOOP_MAX, MAILBOX_MAX,
+    STORE_OPEN_MAX,
+};
+use siloring_core::ports::store::{StoreError, StoreRequest, StoreResult};
+use siloring_core::sync::mailbox::{Parking, Receiver, Sender, Wake, mailbox};
+use siloring_core::{Moment, ShardIndex};
+use siloring_runtime::mail::ConnId;
+use siloring_transport::net::{Received, Socket};
+
+use super::clock;
+use super::idle::{Idle, IdleState, Next};
+use super::outbox::Outbox;
+use super::reactor::{self, Parker, Placement, ReactorError};
+use super::readiness::{Interest, Readiness};
+use super::shared::Shared;
+use super::signal::Signal;
+use super::slots::Slots;
+use super::threads;
+
+/// What the pump drives. All of it is sans-IO: time is an argument, effects come out.
+pub(crate) trait Node {
+    /// Mail from other threads.
+    type Mail: Send + 'static;
+    /// Mail to the control thread.
+    type ControlMail: Send + 'static;
+    /// What a finished handshake says of a link.
+    type Link: Send + 'static;
+
+    /// A link is there.
+    fn attach(&mut self, now: Moment, conn: ConnId, link: Self::Link);
+    /// Where the next bytes of a link go; `None` while it may not be read.
+    fn receive_space(&mut self, now: Moment, conn: ConnId) -> Option<&mut [u8]>;
+    /// So many bytes were put there.
+    fn received(&mut self, now: Moment, conn: ConnId, count: usize);
+    /// A link is gone.
+    fn closed(&mut self, now: Moment, conn: ConnId, reason: &str);
+    /// What a link has to send.
+    fn unsent(&self, conn: ConnId) -> &[u8];
+    /// The kernel took so many bytes of it.
+    fn sent(&mut self, conn: ConnId, count: usize);
+    /// Mail has come.
+    fn mail(&mut self, now: Moment, mail: Self::Mail);
+    /// The store answered.
+    fn stored(&mut self, now: Moment, ticket: u64, result: StoreResult);
+    /// Input may be taken until then.
+    fn set_lease(&mut self, until: Moment);
+    /// Whether another thread has made a task ready since the last [`Node::run`].
+    fn is_ready(&self) -> bool;
+    /// Runs a bounded number of turns; whether more are ready.
+    fn run(&mut self, now: Moment) -> bool;
+    /// Deadlines up to `now` have come.
+    fn tick(&mut self, now: Moment);
+    /// When [`Node::tick`] is due.
+    fn next_deadline(&self) -> Moment;
+    /// Appends the links that have something to send since the last call.
+    fn take_dirty(&mut self, dirty: &mut Vec<ConnId>);
+    /// What the node wants done next.
+    fn poll_effect(&mut self) -> Option<Effect<Self>>;
+}
+
+/// What a node wants done.
+pub(crate) enum Effect<N: Node + ?Sized> {
+    /// Mail to another shard of this silo.
+    Shard(ShardIndex, N::Mail),
+    /// Mail to the control thread.
+    Control(N::ControlMail),
+    /// Ask the store.
+    Store(u64, StoreRequest),
+    /// Send what a link still has, as far as the kernel takes it, and close it.
+    Close(ConnId),
+    /// Count and log.
+    Event(Event),
+}
+
+/// What comes into a shard's mailbox.
+pub(crate) enum Post<N: Node> {
+    /// For the node.
+    Mail(N::Mail),
+    /// An established link.
+    Link(Box<NewLink<N::Link>>),
+    /// Write out what is left and end.
+    Stop,
+}
+
+/// A link as the control thread hands it over.
+pub(crate) struct NewLink<L> {
+    /// Its socket, non-blocking.
+    pub(crate) socket: Socket,
+    /// What the handshake said.
+    pub(crate) link: L,
+    /// Whether it may stay unread while its replies are not taken: true for accepted links. A dialled
+    /// one is always read, else two silos could wait for each other.
+    pub(crate) may_pause: bool,
+}
+
+/// An answer of the store, on its way back to the thread that asked.
+pub(crate) type Stored = (u64, StoreResult);
+
+/// Asks the store; the answer goes to the sender. Never blocks.
+pub(crate) type AskStore = Box<dyn FnMut(u64, StoreRequest, Sender<Stored>) + Send>;
+
+/// The sending sides of a shard's mailbox, and what its thread needs of it.
+pub(crate) struct Letterbox<N: Node> {
+    signal: Arc<Signal>,
+    mail: Receiver<Post<N>>,
+    stored: Receiver<Stored>,
+    stored_sender: Sender<Stored>,
+}
+
+impl<N: Node> Letterbox<N> {
+    /// A mailbox, and the way into it.
+    pub(crate) fn new() -> io::Result<(Sender<Post<N>>, Self)> {
+        let signal = Arc::new(Signal::new()?);
+        let wake = || Arc::clone(&signal) as Arc<dyn Wake>;
+        let (sender, mail) = mailbox(MAILBOX_MAX, wake());
+        let (stored_sender, stored) = mailbox(STORE_OPEN_MAX, wake());
+        Ok((sender, Self { signal, mail, stored, stored_sender }))
+    }
+}
+
+/// What a pump is built of, its node aside.
+pub(crate) struct Parts<N: Node> {
+    /// Which shard.
+    pub(crate) index: ShardIndex,
+    /// Its mailbox.
+    pub(crate) letterbox: Letterbox<N>,
+    /// The mailboxes of all shards, its own included, by index.
+    pub(crate) shards: Vec<Sender<Post<N>>>,
+    /// The control thread's mailbox.
+    pub(crate) control: Sender<N::ControlMail>,
+    /// The store.
+    pub(crate) store: AskStore,
+    /// Numbers and counters.
+    pub(crate) shared: Arc<Shared>,
+    /// What it does while it has nothing to do.
+    pub(crate) idle: Idle,
+}
+
+/// Why a shard did not start.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ShardError {
+    /// No thread, or none of the descriptors that its pump needs.
+    #[error("the system refused: {0}")]
+    System(#[from] io::Error),
+    /// No executor.
+    #[error(transparent)]
+    Reactor(#[from] ReactorError),
+}
+
+/// Starts a shard's thread, and returns once its executor stands. `make` builds the node there, as
+/// what it owns never leaves its thread; it may wait for what it needs, or say that there is none.
+pub(crate) fn start<N: Node + 'static>(
+    placement: Placement,
+    parts: Parts<N>,
+    make: impl FnOnce() -> Option<N> + Send + 'static,
+) -> Result<JoinHandle<()>, ShardError> {
+    let (tell, heard) = mpsc::sync_channel(1);
+    let name = format!("siloring-{}", parts.index);
+    let thread = threads::start(name, move || {
+        let told = |result| drop(tell.send(result));
+        reactor::run(placement, told, async move {
+            let Some(node) = make() else {
+                return;
+            };
+            let pump = Pump::new(parts, node).expect("descriptors for the pump");
+            pump.run().await.expect("the ring takes the pump's poll");
+        });
+    })?;
+    heard.recv().expect("the thread tells before it ends")?;
+    Ok(thread)
+}
+
+const MAIL_TOKEN: u64 = u64::MAX;
+const TIMER_TOKEN: u64 = u64::MAX - 1;
+/// Looks at the kernel's set are this many idle turns apart: about 3 µs, at a tenth of their cost.
+const SPINS_PER_LOOK: u32 = 16;
+/// A link without input for this long is no longer read on suspicion.
+const HOT_TIME: Duration = Duration::from_millis(1);
+/// Under load, looks are at most this far apart, so that no link waits for a busy one.
+const LOOK_PERIOD: Duration = Duration::from_micros(50);
+
+struct Conn {
+    socket: Socket,
+    /// When input came last.
+    input_at: Moment,
+    watch: Interest,
+    may_pause: bool,
+}
+
+/// A shard's loop and all it owns.
+struct Pump<N: Node> {
+    index: ShardIndex,
+    node: N,
+    letterbox: Letterbox<N>,
+    shards: Vec<Outbox<Post<N>>>,
+    control: Outbox<N::ControlMail>,
+    store: AskStore,
+    store_open: usize,
+    shared: Arc<Shared>,
+    idle: IdleState,
+    readiness: Readiness,
+    timer: std::os::fd::OwnedFd,
+    timer_at: Moment,
+    conns: Slots<Conn>,
+    /// Read at every turn.
+    hot: Vec<ConnId>,
+    /// Found readable by the last look.
+    ready: Vec<ConnId>,
+    dirty: Vec<ConnId>,
+    looked_at: Moment,
+    stop_at: Option<Moment>,
+}
+
+impl<N: Node> Pump<N> {
+    /// Builds the pump. Called on its own thread.
+    fn new(parts: Parts<N>, node: N) -> io::Result<Self> {
+        let now = clock::now();
+        let readiness = Readiness::new()?;
+        readiness.add(&*parts.letterbox.signal, MAIL_TOKEN, Interest::Signal)?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
+        readiness.add(&timer, TIMER_TOKEN, Interest::Signal)?;
+        Ok(Self {
+            index: parts.index,
+            node,
+            letterbox: parts.letterbox,
+            shards: parts.shards.into_iter().map(Outbox::new).collect(),
+            control: Outbox::new(parts.control),
+            store: parts.store,
+            store_open: 0,
+            shared: parts.shared,
+            idle: IdleState::new(parts.idle, now),
+            readiness,
+            timer,
+            timer_at: Moment::NEVER,
+            conns: Slots::new(),
+            hot: Vec::with_capacity(HOT_LINKS_MAX),
+            ready: Vec::new(),
+            dirty: Vec::new(),
+            looked_at: Moment::ZERO,
+            stop_at: None,
+        })
+    }
+
+    /// Runs until [`Post::Stop`]. Cancel safety: none; it is run to its end.
+    async fn run(mut self) -> Result<(), ReactorError> {
+        let watched = self.readiness.descriptor().map_err(ReactorError::Forbidden)?;
+        let mut parker = Parker::new(watched, siloring_core::limits::LEDGER_TICK)?;
+        let mut now = clock::now();
+        let mut spins = 0;
+        while !self.is_done(now) {
+            let input = self.take_input(now, spins % SPINS_PER_LOOK == SPINS_PER_LOOK - 1);
+            let more = self.work(now);
+            spins = if input || more { 0 } else { spins + 1 };
+            if spins % SPINS_PER_LOOK == 0 {
+                now = clock::now();
+            }
+            if input {
+                self.idle.input(now);
+            }
+            match self.idle.next(now, input || more) {
+                Next::Turn => core::hint::spin_loop(),
+                Next::Trip => {
+                    parker.trip().await;
+                    now = clock::now();
+                    self.idle.passed(now);
+                }
+                Next::Park(tick) => {
+                    now = self.park(&mut parker, now, tick).await;
+                    spins = 0;
+                }
+            }
+        }
+        parker.close().await;
+        Ok(())
+    }
+
+    /// Takes what has come: mail, store answers, bytes. Whether there was any.
+    fn take_input(&mut self, now: Moment, look: bool) -> bool {
+        self.shared.turn_begun(self.index);
+        self.node.set_lease(self.shared.serve_until());
+        let kept = self.retry();
+        let mut input = self.take_mail(now);
+        if look || now.since(self.looked_at) >= LOOK_PERIOD {
+            self.look(now);
+        }
+        if kept == 0 && !self.is_fenced(now) {
+            input |= self.read_links(now);
+        }
+        input
+    }
+
+    /// Whether the right to serve has run out: links are not read, so that nothing is accepted.
+    fn is_fenced(&self, now: Moment) -> bool {
+        now > self.shared.serve_until()
+    }
+
+    /// Lets the node work, and does what it wants done. Whether it has more to do.
+    fn work(&mut self, now: Moment) -> bool {
+        if self.node.next_deadline() <= now {
+            self.node.tick(now);
+        }
+        let more = self.node.run(now);
+        while let Some(effect) = self.node.poll_effect() {
+            self.take_effect(now, effect);
+        }
+        self.node.take_dirty(&mut self.dirty);
+        while let Some(conn) = self.dirty.pop() {
+            self.write(now, conn);
+        }
+        more
+    }
+
+    /// Passes on what was kept; how much still is.
+    fn retry(&mut self) -> usize {
+        self.control.retry();
+        for shard in &mut self.shards {
+            shard.retry();
+        }
+        self.control.len() + self.shards.iter().map(Outbox::len).sum::<usize>()
+    }
+
+    fn take_mail(&mut self, now: Moment) -> bool {
+        let mut any = false;
+        while let Some((ticket, result)) = self.letterbox.stored.receive() {
+            self.store_open -= 1;
+            self.node.stored(now, ticket, result);
+            any = true;
+        }
+        for _ in 0..MAIL_PER_LOOP_MAX {
+            let Some(post) = self.letterbox.mail.receive() else {
+                break;
+            };
+            any = true;
+            match post {
+                Post::Mail(mail) => self.node.mail(now, mail),
+                Post::Link(new) => self.attach(now, *new),
+                Post::Stop => self.stop_at = Some(now),
+            }
+        }
+        any
+    }
+
+    fn attach(&mut self, now: Moment, new: NewLink<N::Link>) {
+        let NewLink { socket, link, may_pause } = new;
+        let watch = Interest::Read;
+        let conn = self.conns.insert(|_| Conn { socket, input_at: now, watch, may_pause });
+        self.node.attach(now, conn, link);
+        let found = self.conns.get_mut(conn).expect("just inserted");
+        if let Err(error) = self.readiness.add(&found.socket, conn.0, watch) {
+            self.lose(now, conn, &error.to_string());
+        }
+        self.shared.set_links(self.index, self.conns.len());
+    }
+
+    /// Asks the kernel which links have input, or take output again.
+    fn look(&mut self, now: Moment) {
+        self.looked_at = now;
+        self.ready.clear();
+        self.readiness.look(Duration::ZERO).expect("an epoll set can be asked");
+        for ready in self.readiness.found() {
+            match ready.token {
+                MAIL_TOKEN | TIMER_TOKEN => {}
+                token => {
+                    if ready.readable {
+                        self.ready.push(ConnId(token));
+                    }
+                    if ready.writable {
+                        self.dirty.push(ConnId(token));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads the links that had input last, and those that the last look found. Whether any had input.
+    fn read_links(&mut self, now: Moment) -> bool {
+        let mut any = false;
+        let mut at = 0;
+        while let Some(&conn) = self.hot.get(at) {
+            let heat = self.read(now, conn);
+            any |= heat == Heat::Input;
+            if heat != Heat::Cold {
+                at += 1;
+            } else if self.hot.get(at) == Some(&conn) {
+                // A link that is gone has left the list already.
+                self.hot.swap_remove(at);
+            }
+        }
+        while let Some(conn) = self.ready.pop() {
+            if !self.hot.contains(&conn) && self.read(now, conn) == Heat::Input {
+                any = true;
+                if self.hot.len() < HOT_LINKS_MAX {
+                    self.hot.push(conn);
+                }
+            }
+        }
+        any
+    }
+
+    /// Reads one link once.
+    fn read(&mut self, now: Moment, conn: ConnId) -> Heat {
+        let Some(found) = self.conns.get_mut(conn) else {
+            return Heat::Cold;
+        };
+        if found.watch == Interest::Write {
+            return Heat::Cold;
+        }
+        let Some(space) = self.node.receive_space(now, conn) else {
+            return Heat::Cold;
+        };
+        match found.socket.receive(space) {
+            Ok(Received::Bytes(count)) => {
+                found.input_at = now;
+                self.node.received(now, conn, count);
+                return Heat::Input;
+            }
+            Ok(Received::Nothing) if now.since(found.input_at) < HOT_TIME => return Heat::Warm,
+            Ok(Received::Nothing) => {}
+            Ok(Received::Closed) => self.lose(now, conn, "the peer closed it"),
+            Err(error) => self.lose(now, conn, &error.to_string()),
+        }
+        Heat::Cold
+    }
+
+    /// Writes what a link has to send, once; watches for room if the kernel did not take all.
+    fn write(&mut self, now: Moment, conn: ConnId) {
+        let Some(found) = self.conns.get_mut(conn) else {
+            return;
+        };
+        let unsent = self.node.unsent(conn);
+        if !unsent.is_empty() {
+            match found.socket.send(unsent) {
+                Ok(count) => self.node.sent(conn, count),
+                Err(error) => return self.lose(now, conn, &error.to_string()),
+            }
+        }
+        let left = self.node.unsent(conn).len();
+        let watch = if left == 0 {
+            Interest::Read
+        } else if found.may_pause && left > LINK_READ_PAUSE_BYTES {
+            Interest::Write
+        } else {
+            Interest::Both
+        };
+        if watch != found.watch {
+            found.watch = watch;
+            if let Err(error) = self.readiness.change(&found.socket, conn.0, watch) {
+                self.lose(now, conn, &error.to_string());
+            }
+        }
+    }
+
+    /// A link is gone: tells the node.
+    fn lose(&mut self, now: Moment, conn: ConnId, reason: &str) {
+        self.drop_conn(conn);
+        self.node.closed(now, conn, reason);
+    }
+
+    fn drop_conn(&mut self, conn: ConnId) {
+        self.hot.retain(|hot| *hot != conn);
+        // Closing the socket, of which there is no duplicate, also takes it out of the kernel's set.
+        drop(self.conns.remove(conn));
+        self.shared.set_links(self.index, self.conns.len());
+    }
+
+    fn take_effect(&mut self, now: Moment, effect: Effect<N>) {
+        match effect {
+            Effect::Shard(shard, mail) => {
+                self.shards[usize::from(shard.0)].send(Post::Mail(mail));
+            }
+            Effect::Control(mail) => self.control.send(mail),
+            Effect::Store(ticket, request) => self.ask_store(now, ticket, request),
+            Effect::Close(conn) => {
+                self.write(now, conn);
+                self.drop_conn(conn);
+            }
+            Effect::Event(event) => self.shared.record(&event),
+        }
+    }
+
+    fn ask_store(&mut self, now: Moment, ticket: u64, request: StoreRequest) {
+        if self.store_open < STORE_OPEN_MAX {
+            self.store_open += 1;
+            (self.store)(ticket, request, self.letterbox.stored_sender.clone());
+        } else {
+            let detail = format!("this shard has {STORE_OPEN_MAX} requests open");
+            self.node.stored(now, ticket, Err(StoreError::Unavailable { detail }));
+        }
+    }
+
+    /// Sleeps until input, the node's next deadline, or a tick; tells the time afterwards.
+    async fn park(&mut self, parker: &mut Parker, now: Moment, tick: Duration) -> Moment {
+        let deadline = self.node.next_deadline();
+        if deadline > now && self.announce_park() {
+            if deadline < now + tick {
+                self.arm(deadline);
+            }
+            self.shared.parked(self.index);
+            self.hot.clear();
+            self.looked_at = Moment::ZERO;
+            if self.is_fenced(now) {
+                // Links with input that may not be read would end every other sleep at once.
+                parker.rest(tick).await;
+            } else {
+                parker.park(tick).await.expect("the ring polls the set");
+            }
+        }
+        self.letterbox.mail.unpark();
+        self.letterbox.stored.unpark();
+        let now = clock::now();
+        self.idle.passed(now);
+        now
+    }
+
+    /// Whether the pump may sleep: the next mail, answer or foreign wake ends it.
+    fn announce_park(&mut self) -> bool {
+        self.letterbox.stored.park() == Parking::Agreed
+            && self.letterbox.mail.park() == Parking::Agreed
+            && !self.node.is_ready()
+    }
+
+    /// Wakes the pump at `deadline` though its ticks are further apart.
+    fn arm(&mut self, deadline: Moment) {
+        if deadline == self.timer_at {
+            return;
+        }
+        self.timer_at = deadline;
+        let nanos = deadline.as_nanos();
+        let value = Itimerspec {
+            it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
+            it_value: Timespec {
+                tv_sec: i64::try_from(nanos / 1_000_000_000).expect("64 bits of nanoseconds"),
+                tv_nsec: i64::try_from(nanos % 1_000_000_000).expect("less than a second"),
+            },
+        };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &value)
+            .expect("an absolute time of a clock that runs");
+    }
+
+    /// Whether the pump was told to stop, and what it had to send is sent or has lingered enough.
+    fn is_done(&self, now: Moment) -> bool {
+        let Some(stop_at) = self.stop_at else {
+            return false;
+        };
+        let unsent = self.conns.ids().any(|conn| !self.node.unsent(conn).is_empty());
+        let kept = self.control.len() > 0 || self.shards.iter().any(|shard| shard.len() > 0);
+        !(unsent || kept) || now.since(stop_at) >= LINK_LINGER_MAX
+    }
+}
+
+/// How a link was when it was read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Heat {
+    /// It had input.
+    Input,
+    /// It had none, but had some lately.
+    Warm,
+    /// It had none for a while, or is gone.
+    Cold,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+    use std::time::Instant;
+
+    use siloring_core::Generation;
+    use siloring_core::ids::ClusterId;
+    use siloring_core::limits::LEDGER_TICK;
+    use siloring_transport::net::{Accept, Listener, UnixName};
+
+    use super::*;
+
+    /// Answers bytes with themselves, mail with mail to the control thread, `At` when its time comes.
+    #[derive(Default)]
+    struct Echo {
+        space: Vec<u8>,
+        unsent: Vec<(ConnId, Vec<u8>)>,
+        dirty: Vec<ConnId>,
+        at: Option<Moment>,
+        effects: VecDeque<Effect<Self>>,
+    }
+
+    #[derive(Debug, PartialEq)]
+    enum Mail {
+        Ping(u32),
+        At(Duration),
+        Closed,
+    }
+
+    impl Node for Echo {
+        type Mail = Mail;
+        type ControlMail = Mail;
+        type Link = ();
+
+        fn attach(&mut self, _now: Moment, conn: ConnId, _link: ()) {
+            self.unsent.push((conn, Vec::new()));
+        }
+        fn receive_space(&mut self, _now: Moment, _conn: ConnId) -> Option<&mut [u8]> {
+            self.space.resize(4096, 0);
+            Some(&mut self.space)
+        }
+        fn received(&mut self, _now: Moment, conn: ConnId, count: usize) {
+            let (_, bytes) = self.unsent.iter_mut().find(|(id, _)| *id == conn).unwrap();
+            bytes.extend_from_slice(&self.space[..count]);
+            self.dirty.push(conn);
+        }
+        fn closed(&mut self, _now: Moment, _conn: ConnId, _reason: &str) {
+            self.effects.push_back(Effect::Control(Mail::Closed));
+        }
+        fn unsent(&self, conn: ConnId) -> &[u8] {
+            self.unsent.iter().find(|(id, _)| *id == conn).map_or(&[], |(_, bytes)| bytes)
+        }
+        fn sent(&mut self, conn: ConnId, count: usize) {
+            let (_, bytes) = self.unsent.iter_mut().find(|(id, _)| *id == conn).unwrap();
+            bytes.drain(..count);
+        }
+        fn mail(&mut self, now: Moment, mail: Mail) {
+            match mail {
+                Mail::Ping(_) => self.effects.push_back(Effect::Control(mail)),
+                Mail::At(after) => self.at = Some(now + after),
+                Mail::Closed => {}
+            }
+        }
+        fn stored(&mut self, _now: Moment, _ticket: u64, _result: StoreResult) {}
+        fn set_lease(&mut self, _until: Moment) {}
+        fn is_ready(&self) -> bool {
+            false
+        }
+        fn run(&mut self, _now: Moment) -> bool {
+            false
+        }
+        fn tick(&mut self, now: Moment) {
+            if let Some(at) = self.at.take_if(|at| *at <= now) {
+                self.effects.push_back(Effect::Control(Mail::At(now.since(at))));
+            }
+        }
+        fn next_deadline(&self) -> Moment {
+            self.at.unwrap_or(Moment::NEVER)
+        }
+        fn take_dirty(&mut self, dirty: &mut Vec<ConnId>) {
+            dirty.append(&mut self.dirty);
+        }
+        fn poll_effect(&mut self) -> Option<Effect<Self>> {
+            self.effects.pop_front()
+        }
+    }
+
+    struct Running {
+        shard: Sender<Post<Echo>>,
+        control: Receiver<Mail>,
+        shared: Arc<Shared>,
+        thread: JoinHandle<()>,
+    }
+
+    fn start_echo(idle: Idle) -> Running {
+        let (shard, letterbox) = Letterbox::new().unwrap();
+        let (control_sender, control) = mailbox(64, Arc::new(Signal::new().unwrap()));
+        let shared = Arc::new(Shared::new(1, None));
+        shared.set_serve_until(Moment::NEVER);
+        let parts = Parts {
+            index: ShardIndex(0),
+            letterbox,
+            shards: vec![shard.clone()],
+            control: control_sender,
+            store: Box::new(|_, _, _| {}),
+            shared: Arc::clone(&shared),
+            idle,
+        };
+        let thread = start(Placement::Unbound, parts, || Some(Echo::default())).unwrap();
+        Running { shard, control, shared, thread }
+    }
+
+    impl Running {
+        /// The next mail to the control thread; it must come within 10 s.
+        fn next_mail(&mut self) -> Mail {
+            let since = Instant::now();
+            loop {
+                if let Some(mail) = self.control.receive() {
+                    return mail;
+                }
+                assert!(since.elapsed() < Duration::from_secs(10), "no mail came");
+                std::thread::yield_now();
+            }
+        }
+
+        fn link(&self, name: u64) -> UnixStream {
+            let cluster = ClusterId::new(format!("shard-test-{}", std::process::id())).unwrap();
+            let name = UnixName::of(&cluster, Generation(name), "nowhere");
+            let mut listener = Listener::unix(&name).unwrap();
+            let dialed = Socket::dial_unix(&name).unwrap();
+            let Accept::Connection { socket, .. } = listener.accept().unwrap() else {
+                panic!("dialed and not there");
+            };
+            let new = NewLink { socket, link: (), may_pause: true };
+            self.shard.send(Post::Link(Box::new(new))).unwrap();
+            let stream = UnixStream::from(OwnedFd::from(dialed));
+            stream.set_nonblocking(false).unwrap();
+            stream
+        }
+
+        fn stop(self) {
+            self.shard.send(Post::Stop).unwrap();
+            self.thread.join().unwrap();
+        }
+    }
+
+    fn echo(stream: &mut UnixStream, bytes: &[u8]) {
+        use std::io::{Read, Write};
+        stream.write_all(bytes).unwrap();
+        let mut back = vec![0; bytes.len()];
+        stream.read_exact(&mut back).unwrap();
+        assert_eq!(back, bytes);
+    }
+
+    #[test]
+    fn bytes_cross_a_shard_whether_it_sleeps_or_spins() {
+        for (name, idle) in [(1, Idle::Park), (2, Idle::Spin), (3, Idle::default())] {
+            let running = start_echo(idle);
+            let mut streams: Vec<_> = (0..8).map(|link| running.link(name * 100 + link)).collect();
+            for round in 0..50 {
+                for stream in &mut streams {
+                    echo(stream, &[round; 300]);
+                }
+            }
+            running.stop();
+        }
+    }
+
+    #[test]
+    fn mail_wakes_a_sleeping_shard_before_its_tick() {
+        let mut running = start_echo(Idle::Park);
+        let mut fast = 0;
+        for round in 0..50 {
+            let since = Instant::now();
+            running.shard.send(Post::Mail(Mail::Ping(round))).unwrap();
+            assert_eq!(running.next_mail(), Mail::Ping(round));
+            fast += u32::from(since.elapsed() < LEDGER_TICK / 2);
+        }
+        assert!(fast > 25, "only {fast} of 50 came before half a tick");
+        running.stop();
+    }
+
+    #[test]
+    fn a_deadline_between_two_ticks_wakes_a_sleeping_shard() {
+        let mut running = start_echo(Idle::Park);
+        let late = (0..20).map(|_| {
+            running.shard.send(Post::Mail(Mail::At(Duration::from_micros(500)))).unwrap();
+            match running.next_mail() {
+                Mail::At(late) => late,
+                other => panic!("{other:?}"),
+            }
+        });
+        let mut late: Vec<_> = late.collect();
+        late.sort_unstable();
+        assert!(late[10] < LEDGER_TICK / 4, "the median deadline came {:?} late", late[10]);
+        running.stop();
+    }
+
+    #[test]
+    fn a_fenced_shard_reads_no_link_but_its_mail() {
+        use std::io::{Read, Write};
+        let mut running = start_echo(Idle::Park);
+        let mut stream = running.link(1000);
+        echo(&mut stream, b"served");
+        running.shared.set_serve_until(Moment::ZERO);
+        running.shard.send(Post::Mail(Mail::Ping(1))).unwrap();
+        assert_eq!(running.next_mail(), Mail::Ping(1));
+        stream.write_all(b"fenced").unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let mut back = [0; 6];
+        assert!(stream.read_exact(&mut back).is_err());
+        running.shared.set_serve_until(Moment::NEVER);
+        stream.set_read_timeout(None).unwrap();
+        stream.read_exact(&mut back).unwrap();
+        assert_eq!(&back, b"fenced");
+        running.stop();
+    }
+
+    #[test]
+    fn a_peer_that_is_gone_is_told_to_the_node_at_once() {
+        let mut running = start_echo(Idle::Park);
+        let mut stream = running.link(2000);
+        echo(&mut stream, b"there");
+        drop(stream);
+        assert_eq!(running.next_mail(), Mail::Closed);
+        running.stop();
+    }
+
+    #[test]
+    fn what_a_peer_does_not_take_is_kept_and_written_later() {
+        use std::io::{Read, Write};
+        let running = start_echo(Idle::Park);
+        let stream = running.link(3000);
+        let mut writing = stream.try_clone().unwrap();
+        let total = 8 * 1024 * 1024;
+        let writer = std::thread::spawn(move || writing.write_all(&vec![7; total]).unwrap());
+        let mut reading = stream;
+        let mut left = total;
+        let mut chunk = vec![0; 64 * 1024];
+        while left > 0 {
+            let count = reading.read(&mut chunk).unwrap();
+            assert!(count > 0 && chunk[..count].iter().all(|byte| *byte == 7));
+            left -= count;
+        }
+        writer.join().unwrap();
+        running.stop();
+    }
+}

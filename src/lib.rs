@@ -1,0 +1,40 @@
+//! Virtual actors and process-owned hubs, thread-per-core, where every delivery ends in exactly one
+//! outcome that its sender hears.
+
+#[doc(hidden)]
+pub mod pump;
+
+mod config;
+mod driver;
+mod silo;
+
+pub use config::ConfigError;
+pub use pump::LinkMode;
+pub use silo::{DrainError, EVENT_NAMES, Idle, LocalSilo, Silo, SiloBuilder, StartError};
+
+pub use siloring_core::{address, hash, outcome, rkyv, schema};
+pub use siloring_macros::{Grain, grain_methods, message};
+pub use siloring_runtime::{call, ctx, envelope, filter, grain, handle, hub, reference, turn};
+
+pub use siloring_core::{
+    Address, AddressError, CallError, DeliveryFailure, FailedKind, IndeterminateKind, MethodId,
+    RejectedKind, ShardIndex,
+};
+pub use siloring_storage::{MigrateError, migrate};
+
+pub use siloring_runtime::call::Call;
+pub use siloring_runtime::ctx::Ctx;
+pub use siloring_runtime::handle::Handle;
+pub use siloring_runtime::hub::{Delivery, Hub, HubError};
+pub use siloring_runtime::reference::{GrainRef, HubRef};
+
+/// What most programs need.
+pub mod prelude {
+    pub use crate::{
+        Address, Archived, Call, CallError, Ctx, Delivery, DeliveryFailure, Grain, GrainRef, Handle, Hub,
+        HubError, HubRef, LinkMode, RejectedKind, Silo, StartError, grain_methods, message,
+    };
+}
+
+/// The archived form of `T`: what a method that takes `&Archived<T>` reads in place.
+pub type Archived<T> = rkyv::Archived<T>;

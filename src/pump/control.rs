@@ -1,0 +1,945 @@
+//! The control node: everything of a silo that is neither a shard nor I/O.
+//!
+//! It composes the control machine (membership, detector, lease) with what the machine speaks
+//! through: dials, handshakes, one control lane for each peer, and the hand-over of data links to the
+//! shards. The control thread and the simulator drive the same node.
+//!
+//! **Contract.** Inputs take the time; after every input the driver drains
+//! [`ControlNode::poll_output`], then writes the connections of [`ControlNode::take_dirty`].
+//! [`ControlNode::next_deadline`] says when the next [`ControlNode::tick`] is due. A connection is
+//! named by the node and never again; input for one that the node has given up is ignored.
+//!
+//! **Invariants.** A lane is up only after the handshake with that very incarnation. Of two lanes of
+//! one pair the one dialled by the lower generation survives. A dial that a shard asked for ends in
+//! a link handed to it or in one [`ShardMail::LinkFailed`]. No lane, dial or handshake outlives the
+//! view in which its peer is gone.
+//!
+//! **Bounds.** Handshakes accepted: `HANDSHAKES_PENDING_MAX`. Dials: one for each (shard, peer), lane
+//! and inquiry. Directory messages that wait for a lane: `DIRECTORY_WAITING_MAX` a peer.
+//!
+//! Deliberately absent: sockets, threads, clocks; the choice of whom to probe, vote against or dial
+//! (the machine's); requests and replies (the shards').
+
+mod backoff;
+mod conn;
+mod leave;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use siloring_core::event::Event;
+use siloring_core::limits::{
+    DIAL_TIME_MAX, DIRECTORY_WAITING_MAX, HANDSHAKE_TIME_MAX, HANDSHAKES_PENDING_MAX,
+};
+use siloring_core::ports::store::{StoreRequest, StoreResult};
+use siloring_core::{Endpoint, Generation, Incarnation, Moment, ShardIndex, SiloStatus, View};
+use siloring_runtime::control::{
+    Control, ControlMessage, ControlOutput, Inquiry, JoinError, Reach, StoreTicket,
+};
+use siloring_runtime::directory::DirectoryMessage;
+use siloring_runtime::mail::{ConnId, ControlMail, ShardMail};
+use siloring_transport::net::UnixName;
+use siloring_transport::{
+    Established, Handshake, Link, LocalFacts, Purpose, Refusal, RefusalKind, RefusedBy, Role, Step,
+};
+
+use self::backoff::Backoffs;
+use self::conn::{Cause, Conn, Incoming, Lane, State, Wanted};
+use self::leave::{Leave, LeaveStep};
+
+/// Which sockets connect silos.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum LinkMode {
+    /// Unix sockets between silos of one host and network namespace, else TCP.
+    #[default]
+    Auto,
+    /// TCP only.
+    Tcp,
+    /// Unix sockets only: for a cluster on one host.
+    Unix,
+}
+
+/// Where a dial goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Route {
+    /// To an advertised `host:port`.
+    Tcp(String),
+    /// To an abstract Unix socket of this host.
+    Unix(UnixName),
+}
+
+impl Route {
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Tcp(_) => "tcp",
+            Self::Unix(_) => "unix",
+        }
+    }
+}
+
+/// Why a dial failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DialFault {
+    /// Refused or reset: nobody listens there.
+    Refused,
+    /// Not answered, or not possible from here.
+    Silent,
+}
+
+/// What the node wants done.
+#[derive(Debug)]
+pub enum ControlNodeOutput {
+    /// Connect; answer with [`ControlNode::connected`] or [`ControlNode::dial_failed`].
+    Dial {
+        /// The connection's name from now on.
+        conn: ConnId,
+        /// Where to.
+        route: Route,
+    },
+    /// Write what the connection has unsent, as far as it goes, and close it.
+    Close(ConnId),
+    /// The handshake of a data link is done: its socket belongs to a shard now.
+    HandOff {
+        /// The connection; it is no longer the node's.
+        conn: ConnId,
+        /// Whose it is.
+        shard: ShardIndex,
+        /// What the handshake said.
+        established: Box<Established>,
+    },
+    /// Mail to a shard.
+    Shard(ShardIndex, ShardMail),
+    /// Ask the store; answer with [`ControlNode::stored`].
+    Store(StoreTicket, StoreRequest),
+    /// Shards may take input up to and including this moment.
+    ServeUntil(Moment),
+    /// Listen under this incarnation's Unix name too.
+    Named(Incarnation),
+    /// The silo is Active.
+    Started,
+    /// The silo could not join; the node has ended.
+    JoinFailed {
+        /// Why.
+        error: JoinError,
+        /// The last handshake that was refused while joining: often the cause.
+        refusal: Option<Refusal>,
+    },
+    /// A shard made no progress for so long: say so, with what it runs.
+    Stalled {
+        /// Which.
+        shard: ShardIndex,
+        /// For how long.
+        stalled: core::time::Duration,
+    },
+    /// End the process at once, with a core dump: a shard is stuck.
+    Abort(ShardIndex),
+    /// The drain is done; the node has ended.
+    Left {
+        /// Turns and deliveries that were cut off.
+        unfinished_count: usize,
+    },
+    /// End the process with this code.
+    Exit(u8),
+    /// Count and log.
+    Event(Event),
+}
+
+/// Unpredictable bytes for one handshake each: the operating system's in production.
+pub type Nonces = Box<dyn FnMut() -> [u8; 32] + Send>;
+
+/// See the module's head.
+pub struct ControlNode {
+    machine: Control,
+    facts: Arc<LocalFacts>,
+    advertised: String,
+    mode: LinkMode,
+    nonces: Nonces,
+    view: Arc<View>,
+    conns: BTreeMap<ConnId, Conn>,
+    conn_counter: u64,
+    /// Dials and their handshakes under way.
+    dials: BTreeMap<Wanted, ConnId>,
+    /// Handshakes under way that others dialled.
+    accepting_count: usize,
+    /// Lanes that are up.
+    lanes: BTreeMap<Generation, Lane>,
+    /// Directory messages for peers whose lane is being dialled.
+    waiting: BTreeMap<Generation, VecDeque<(ShardIndex, Endpoint, DirectoryMessage)>>,
+    backoffs: Backoffs,
+    leave: Leave,
+    /// The last refused handshake of a dial, and how many were refused for good while joining.
+    refusal: Option<Refusal>,
+    hopeless_count: u32,
+    joining: bool,
+    dirty: Vec<ConnId>,
+    outputs: VecDeque<ControlNodeOutput>,
+}
+
+impl core::fmt::Debug for ControlNode {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        out.debug_struct("ControlNode")
+            .field("incarnation", &self.facts.incarnation)
+            .field("view", &self.view.number())
+            .field("lanes", &self.lanes)
+            .field("dials", &self.dials)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ControlNode {
+    /// A node around a control machine that has not been started. `facts` have no incarnation yet.
+    ///
+    /// # Panics
+    /// If `facts` do not pass [`LocalFacts::check`].
+    pub fn new(
+        machine: Control,
+        facts: LocalFacts,
+        advertised: impl Into<String>,
+        mode: LinkMode,
+        nonces: Nonces,
+    ) -> Self {
+        assert_eq!(facts.check(), Ok(()), "facts are checked by the builder");
+        let shards = facts.shards;
+        Self {
+            machine,
+            facts: Arc::new(facts),
+            advertised: advertised.into(),
+            mode,
+            nonces,
+            view: Arc::default(),
+            conns: BTreeMap::new(),
+            conn_counter: 0,
+            dials: BTreeMap::new(),
+            accepting_count: 0,
+            lanes: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            backoffs: Backoffs::default(),
+            leave: Leave::new(shards),
+            refusal: None,
+            hopeless_count: 0,
+            joining: true,
+            dirty: Vec::new(),
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Begins to join.
+    pub fn start(&mut self, now: Moment) {
+        self.machine.start(now);
+        self.follow(now);
+    }
+
+    /// The silo's incarnation, once its row is written.
+    pub fn incarnation(&self) -> Option<&Incarnation> {
+        self.facts.incarnation.as_ref()
+    }
+
+    /// Where a connection's unsent bytes are; empty for one that is not the node's.
+    pub fn unsent(&self, conn: ConnId) -> &[u8] {
+        self.conns.get(&conn).map_or(&[], Conn::unsent)
+    }
+
+    /// The kernel took so many of them.
+    pub fn sent(&mut self, conn: ConnId, count: usize) {
+        if let Some(found) = self.conns.get_mut(&conn) {
+            found.sent(count);
+        }
+    }
+
+    /// Appends the connections that have something to send since the last call.
+    pub fn take_dirty(&mut self, dirty: &mut Vec<ConnId>) {
+        dirty.append(&mut self.dirty);
+    }
+
+    /// What the node wants done next.
+    pub fn poll_output(&mut self) -> Option<ControlNodeOutput> {
+        self.outputs.pop_front()
+    }
+
+    /// Somebody connected, over `tcp` or `unix`. `None`: too many handshakes are under way, close it.
+    pub fn accepted(&mut self, now: Moment, over: &'static str) -> Option<ConnId> {
+        if self.accepting_count >= HANDSHAKES_PENDING_MAX {
+            let reason = format!("{HANDSHAKES_PENDING_MAX} handshakes are under way");
+            self.event(Event::HandshakeRefused { peer: "unknown".into(), reason });
+            return None;
+        }
+        self.accepting_count += 1;
+        let shaking = Handshake::accept(Arc::clone(&self.facts), (self.nonces)());
+        Some(self.insert(Conn {
+            state: State::Shaking(Box::new(shaking)),
+            cause: Cause::Accepted,
+            over,
+            until: now + HANDSHAKE_TIME_MAX,
+        }))
+    }
+
+    /// A dial is connected: the handshake begins.
+    pub fn connected(&mut self, now: Moment, conn: ConnId) {
+        let Some(found) = self.conns.get_mut(&conn) else {
+            return;
+        };
+        let Cause::Dial(wanted) = &found.cause else {
+            return;
+        };
+        let (purpose, expect) = wanted.purpose(&self.view);
+        let shaking = Handshake::dial(Arc::clone(&self.facts), purpose, expect, (self.nonces)());
+        found.state = State::Shaking(Box::new(shaking));
+        found.until = now + HANDSHAKE_TIME_MAX;
+        self.dirty.push(conn);
+    }
+
+    /// A dial failed before it was connected.
+    pub fn dial_failed(&mut self, now: Moment, conn: ConnId, fault: DialFault, reason: &str) {
+        let Some(Conn { cause: Cause::Dial(wanted), over, .. }) = self.conns.remove(&conn) else {
+            return;
+        };
+        self.dials.remove(&wanted);
+        // A peer may be configured for TCP only, or not listen under its Unix name yet.
+        if over == "unix"
+            && self.mode == LinkMode::Auto
+            && let Some(advertised) = self.advertised_of(&wanted)
+        {
+            return self.dial_over(now, wanted, Route::Tcp(advertised));
+        }
+        let reach = match fault {
+            DialFault::Refused => Reach::Refused,
+            DialFault::Silent => Reach::Silent,
+        };
+        self.give_up(now, &wanted, reach, reason);
+        self.follow(now);
+    }
+
+    /// A connection ended: the peer closed it, or the kernel gave it up.
+    pub fn closed(&mut self, now: Moment, conn: ConnId, reason: &str) {
+        self.lose(now, conn, reason);
+        self.follow(now);
+    }
+
+    /// Bytes have come.
+    pub fn receive(&mut self, now: Moment, conn: ConnId, bytes: &[u8]) {
+        let Some(found) = self.conns.get_mut(&conn) else {
+            return;
+        };
+        match &mut found.state {
+            State::Dialing | State::Closing { .. } => {}
+            State::Shaking(shaking) => {
+                let step = shaking.handle_bytes(bytes, &self.view);
+                self.dirty.push(conn);
+                self.take_step(now, conn, step);
+            }
+            State::Lane { link, peer } => {
+                let (peer, incoming) = (*peer, conn::read_frames(link, bytes));
+                self.machine.heard(now, peer);
+                self.take_incoming(now, conn, peer, incoming);
+            }
+        }
+        self.follow(now);
+    }
+
+    /// Mail of a shard or of the surrounding program.
+    pub fn mail(&mut self, now: Moment, mail: ControlMail) {
+        match mail {
+            ControlMail::OpenLink { from, peer } => self.open_link(now, from, peer),
+            ControlMail::Directory { from, to, message } => {
+                self.send_directory(now, from, to, message);
+            }
+            ControlMail::ViewWanted(_) => self.machine.notified(now),
+            ControlMail::Accuse(peer) => self.machine.accuse(now, peer),
+            ControlMail::Drain => self.begin_leave(now),
+            ControlMail::ShardEmpty(shard) => self.leave.shard_empty(shard),
+            ControlMail::ShardClosed { shard, unfinished_count } => {
+                self.leave.shard_closed(shard, unfinished_count);
+            }
+        }
+        self.follow(now);
+    }
+
+    /// The store answered.
+    pub fn stored(&mut self, now: Moment, ticket: StoreTicket, result: StoreResult) {
+        self.machine.handle_store(now, ticket, result);
+        self.follow(now);
+    }
+
+    /// The progress counters of the shards.
+    pub fn progress(&mut self, now: Moment, counters: &[u64]) {
+        self.machine.handle_progress(now, counters);
+        self.follow(now);
+    }
+
+    /// The store says that its table has changed.
+    pub fn notified(&mut self, now: Moment) {
+        self.machine.notified(now);
+        self.follow(now);
+    }
+
+    /// Deadlines up to `now` have come.
+    pub fn tick(&mut self, now: Moment) {
+        self.machine.tick(now);
+        let late = self.conns.iter().filter(|(_, found)| found.until <= now);
+        let late: Vec<ConnId> = late.map(|(conn, _)| *conn).collect();
+        for conn in late {
+            self.time_out(now, conn);
+        }
+        self.follow(now);
+    }
+
+    /// When [`ControlNode::tick`] is due.
+    pub fn next_deadline(&self) -> Moment {
+        let conns = self.conns.values().map(|found| found.until);
+        let first = conns.chain([self.machine.next_deadline(), self.leave.next_deadline()]).min();
+        first.expect("the chain has two moments of its own")
+    }
+
+    // ---- what the machine wants
+
+    /// Does what the machine wants, until it wants nothing more, then lets a leave go on.
+    fn follow(&mut self, now: Moment) {
+        loop {
+            while let Some(output) = self.machine.poll_output() {
+                self.take_output(now, output);
+            }
+            let us = self.facts.incarnation.as_ref();
+            let status = us.and_then(|us| self.view.status(us.generation));
+            let Some(step) = self.leave.poll(now, status) else {
+                return;
+            };
+            self.take_leave_step(now, step);
+        }
+    }
+
+    fn take_output(&mut self, now: Moment, output: ControlOutput) {
+        let out = match output {
+            ControlOutput::Send(peer, message) => return self.send_control(peer, &message),
+            ControlOutput::Connect(peer, address) => return self.connect(now, peer, address),
+            ControlOutput::Reconnect(peer, address) => {
+                if let Some(lane) = self.lanes.remove(&peer) {
+                    self.close(lane.conn);
+                }
+                return self.connect(now, peer, address);
+            }
+            ControlOutput::Inquire(address) => {
+                let wanted = Wanted::Inquiry(address.clone());
+                return self.dial(now, wanted, Route::Tcp(address));
+            }
+            ControlOutput::View(view) => return self.take_view(now, view),
+            ControlOutput::Named(incarnation) => {
+                let mut facts = (*self.facts).clone();
+                facts.incarnation = Some(incarnation.clone());
+                self.facts = Arc::new(facts);
+                ControlNodeOutput::Named(incarnation)
+            }
+            ControlOutput::Store(ticket, request) => ControlNodeOutput::Store(ticket, request),
+            ControlOutput::Started => {
+                self.joining = false;
+                ControlNodeOutput::Started
+            }
+            ControlOutput::JoinFailed(error) => {
+                ControlNodeOutput::JoinFailed { error, refusal: self.refusal.take() }
+            }
+            ControlOutput::ServeUntil(until) => ControlNodeOutput::ServeUntil(until),
+            ControlOutput::Stalled { shard, stalled } => {
+                ControlNodeOutput::Stalled { shard, stalled }
+            }
+            ControlOutput::Abort { shard } => ControlNodeOutput::Abort(shard),
+            ControlOutput::Left => {
+                ControlNodeOutput::Left { unfinished_count: self.leave.unfinished_count() }
+            }
+            ControlOutput::Exit(code) => ControlNodeOutput::Exit(code),
+            ControlOutput::Event(event) => ControlNodeOutput::Event(event),
+        };
+        self.outputs.push_back(out);
+    }
+
+    /// A newer view: the shards hear of it, and whoever is gone in it is cut off.
+    fn take_view(&mut self, now: Moment, view: Arc<View>) {
+        self.view = view;
+        for index in 0..self.facts.shards {
+            let mail = ShardMail::View(Arc::clone(&self.view));
+            self.outputs.push_back(ControlNodeOutput::Shard(ShardIndex(index), mail));
+        }
+        let gone = |peer: Generation| self.view.is_gone(peer);
+        let lanes: Vec<Generation> =
+            self.lanes.keys().copied().filter(|peer| gone(*peer)).collect();
+        let dials = self.dials.iter().filter(|(wanted, _)| wanted.peer().is_some_and(gone));
+        let dials: Vec<ConnId> = dials.map(|(_, conn)| *conn).collect();
+        self.backoffs.retain(|peer| !gone(peer));
+        for peer in lanes {
+            let lane = self.lanes.remove(&peer).expect("listed above");
+            let reason = "the peer is gone in our view";
+            self.event(Event::LinkDown { peer, reason: reason.to_owned() });
+            self.refuse_lane(lane.conn, RefusalKind::IncarnationDead, reason);
+        }
+        for conn in dials {
+            self.lose(now, conn, "the peer is gone in our view");
+            self.outputs.push_back(ControlNodeOutput::Close(conn));
+        }
+    }
+
+    // ---- leaving
+
+    fn begin_leave(&mut self, now: Moment) {
+        if self.leave.begin(now) {
+            self.event(Event::DrainStarted {});
+            self.machine.begin_drain(now);
+        }
+    }
+
+    fn take_leave_step(&mut self, now: Moment, step: LeaveStep) {
+        let mail = match step {
+            LeaveStep::BeginDrain => || ShardMail::BeginDrain,
+            LeaveStep::CloseHubs => || ShardMail::CloseHubs,
+            LeaveStep::Overran(step) => return self.event(Event::DrainOverran { step }),
+            LeaveStep::Finish { unfinished_count } => {
+                self.event(Event::Drained { unfinished_count });
+                return self.machine.finish_drain(now);
+            }
+        };
+        for index in 0..self.facts.shards {
+            self.outputs.push_back(ControlNodeOutput::Shard(ShardIndex(index), mail()));
+        }
+    }
+
+    // ---- dials
+
+    /// The machine wants a lane to `peer`.
+    fn connect(&mut self, now: Moment, peer: Generation, address: String) {
+        if self.lanes.contains_key(&peer) {
+            return self.machine.handle_reach(now, peer, Reach::Connected);
+        }
+        let route = self.route(peer, address);
+        self.dial(now, Wanted::Lane(peer), route);
+    }
+
+    /// A shard wants a data link to `peer`.
+    fn open_link(&mut self, now: Moment, from: ShardIndex, peer: Generation) {
+        let wanted = Wanted::Link { from, peer };
+        let Some(advertised) = self.advertised_of(&wanted) else {
+            let reason = format!("silo {peer} is not in view {}", self.view.number());
+            return self.link_failed(from, peer, reason);
+        };
+        if let Some(reason) = self.backoffs.is_early(now, &wanted) {
+            return self.link_failed(from, peer, reason);
+        }
+        let route = self.route(peer, advertised);
+        self.dial(now, wanted, route);
+    }
+
+    fn link_failed(&mut self, from: ShardIndex, peer: Generation, reason: String) {
+        let mail = ShardMail::LinkFailed { peer, reason };
+        self.outputs.push_back(ControlNodeOutput::Shard(from, mail));
+    }
+
+    /// The address of a dial's peer, if the view lists it as living.
+    fn advertised_of(&self, wanted: &Wanted) -> Option<String> {
+        let row = self.view.silo(wanted.peer()?)?;
+        (row.status != SiloStatus::Dead).then(|| row.advertised.clone())
+    }
+
+    fn route(&self, peer: Generation, advertised: String) -> Route {
+        let host = self.view.silo(peer).map(|row| row.host.as_str());
+        let is_near = host == Some(self.facts.host.as_str());
+        match self.mode {
+            LinkMode::Tcp => Route::Tcp(advertised),
+            LinkMode::Auto if !is_near => Route::Tcp(advertised),
+            LinkMode::Auto | LinkMode::Unix => {
+                Route::Unix(UnixName::of(&self.facts.cluster, peer, &advertised))
+            }
+        }
+    }
+
+    /// Dials unless such a dial is under way.
+    fn dial(&mut self, now: Moment, wanted: Wanted, route: Route) {
+        if !self.dials.contains_key(&wanted) {
+            self.dial_over(now, wanted, route);
+        }
+    }
+
+    fn dial_over(&mut self, now: Moment, wanted: Wanted, route: Route) {
+        let conn = self.insert(Conn {
+            state: State::Dialing,
+            cause: Cause::Dial(wanted.clone()),
+            over: route.name(),
+            until: now + DIAL_TIME_MAX,
+        });
+        self.dials.insert(wanted, conn);
+        self.outputs.push_back(ControlNodeOutput::Dial { conn, route });
+    }
+
+    /// A dial has come to nothing: whoever wanted it hears so.
+    fn give_up(&mut self, now: Moment, wanted: &Wanted, reach: Reach, reason: &str) {
+        self.backoffs.failed(now, wanted, reason);
+        if let Some(peer) = wanted.peer() {
+            self.event(Event::DialFailed { peer, reason: reason.to_owned() });
+        }
+        match wanted {
+            Wanted::Lane(peer) => {
+                self.drop_waiting(*peer, reason);
+                self.machine.handle_reach(now, *peer, reach);
+            }
+            Wanted::Link { from, peer } => self.link_failed(*from, *peer, reason.to_owned()),
+            Wanted::Inquiry(address) => {
+                self.machine.handle_inquiry(now, address, Inquiry::Silent);
+            }
+        }
+    }
+
+    // ---- handshakes
+
+    fn take_step(&mut self, now: Moment, conn: ConnId, step: Step) {
+        match step {
+            Step::Continue => {}
+            Step::Up(established) => self.take_up(now, conn, established),
+            Step::Refused(refusal) => self.take_refusal(now, conn, &refusal),
+        }
+    }
+
+    fn take_refusal(&mut self, now: Moment, conn: ConnId, refusal: &Refusal) {
+        let found = self.conns.get(&conn).expect("a step comes from a connection");
+        let peer = match &found.cause {
+            Cause::Accepted | Cause::Over => format!("dialer over {}", found.over),
+            Cause::Dial(wanted) => wanted.to_string(),
+        };
+        let wanted = self.end_handshake(conn);
+        self.event(Event::HandshakeRefused { peer, reason: refusal.to_string() });
+        self.close(conn);
+        if let Some(wanted) = wanted {
+            self.refusal = Some(refusal.clone());
+            self.give_up(now, &wanted, reach_of(refusal), &refusal.to_string());
+            self.judge_join(now, &wanted, refusal.kind);
+        }
+    }
+
+    /// A lane refused for what only an operator can change will be refused again: a join that needs
+    /// it ends now, not when its time is up.
+    fn judge_join(&mut self, now: Moment, wanted: &Wanted, kind: RefusalKind) {
+        if !self.joining || !matches!(wanted, Wanted::Lane(_)) || !is_hopeless(kind) {
+            return;
+        }
+        self.hopeless_count += 1;
+        if self.hopeless_count == HOPELESS_MAX {
+            self.machine.begin_drain(now);
+        }
+    }
+
+    /// A handshake is over, one way or the other: what it was dialled for, if it was.
+    fn end_handshake(&mut self, conn: ConnId) -> Option<Wanted> {
+        let found = self.conns.get_mut(&conn)?;
+        match core::mem::replace(&mut found.cause, Cause::Over) {
+            Cause::Over => None,
+            Cause::Accepted => {
+                self.accepting_count -= 1;
+                None
+            }
+            Cause::Dial(wanted) => {
+                self.dials.remove(&wanted);
+                Some(wanted)
+            }
+        }
+    }
+
+    fn take_up(&mut self, now: Moment, conn: ConnId, established: Established) {
+        let wanted = self.end_handshake(conn);
+        if let Some(wanted) = &wanted {
+            self.backoffs.succeeded(wanted);
+        }
+        match established.purpose {
+            Purpose::Inquiry => {
+                if let Some(Wanted::Inquiry(address)) = &wanted {
+                    let who = established.peer.clone();
+                    let answer = who.map_or(Inquiry::Silent, Inquiry::Answered);
+                    self.machine.handle_inquiry(now, address, answer);
+                }
+                self.set_closing(conn, established.unsent);
+            }
+            Purpose::Control => self.take_lane(now, conn, &established),
+            Purpose::Shard { from, to } => {
+                let found = self.conns.remove(&conn).expect("its handshake has just ended");
+                self.link_up(&established, found.over);
+                let shard = if established.role == Role::Dialer { from } else { to };
+                let established = Box::new(established);
+                self.outputs.push_back(ControlNodeOutput::HandOff { conn, shard, established });
+            }
+        }
+    }
+
+    fn link_up(&mut self, established: &Established, over: &'static str) {
+        if let Some(peer) = established.peer.clone() {
+            self.event(Event::LinkUp { peer, over });
+        }
+    }
+
+    // ---- lanes
+
+    /// A lane is up, unless another of the pair survives it.
+    fn take_lane(&mut self, now: Moment, conn: ConnId, established: &Established) {
+        let us = self.facts.incarnation.as_ref().map_or(Generation::NONE, |us| us.generation);
+        let peer = established.peer_generation();
+        let dialer = if established.role == Role::Dialer { us } else { peer };
+        if let Some(old) = self.lanes.get(&peer).copied() {
+            if old.dialer != dialer && old.dialer == us.min(peer) {
+                self.set_closing(conn, established.unsent.clone());
+                return self.machine.handle_reach(now, peer, Reach::Connected);
+            }
+            self.refuse_lane(old.conn, RefusalKind::Superseded, "another lane of the pair is up");
+        }
+        let found = self.conns.get_mut(&conn).expect("its handshake has just ended");
+        found.state = State::Lane { link: Box::new(Link::new(established)), peer };
+        found.until = Moment::NEVER;
+        let over = found.over;
+        self.lanes.insert(peer, Lane { conn, dialer });
+        self.dirty.push(conn);
+        self.link_up(established, over);
+        // Our own dial would not survive the lower generation's.
+        if peer < us
+            && let Some(own) = self.dials.remove(&Wanted::Lane(peer))
+        {
+            self.close(own);
+        }
+        self.machine.handle_reach(now, peer, Reach::Connected);
+        for (from, to, message) in self.waiting.remove(&peer).unwrap_or_default() {
+            self.push_directory(peer, from, to, &message);
+        }
+        let incoming = match &mut self.conns.get_mut(&conn).expect("just set").state {
+            State::Lane { link, .. } => conn::read_frames(link, &[]),
+            State::Dialing | State::Shaking(_) | State::Closing { .. } => Incoming::default(),
+        };
+        self.take_incoming(now, conn, peer, incoming);
+    }
+
+    fn take_incoming(&mut self, now: Moment, conn: ConnId, peer: Generation, incoming: Incoming) {
+        for message in incoming.control {
+            self.machine.handle_message(now, peer, message);
+        }
+        for (from, to, message) in incoming.directory {
+            let from = Endpoint { silo: peer, shard: from };
+            if to.0 < self.facts.shards {
+                let mail = ShardMail::Directory { from, message };
+                self.outputs.push_back(ControlNodeOutput::Shard(to, mail));
+            } else {
+                self.directory_dropped(peer, format!("this silo has no shard {to}"));
+            }
+        }
+        let Some(error) = incoming.error else {
+            return;
+        };
+        let reason = error.to_string();
+        self.event(Event::FrameRefused { peer, reason: reason.clone() });
+        if let Some(refusal) = error.refusal() {
+            self.push_refusal(conn, &refusal);
+        }
+        self.lose(now, conn, &reason);
+        self.close(conn);
+    }
+
+    fn send_control(&mut self, peer: Generation, message: &ControlMessage) {
+        let view = self.view.number();
+        let Some((conn, link)) = self.lane(peer) else {
+            // Said by the machine's contract: a timer makes up for it.
+            return;
+        };
+        link.push_view(view);
+        let pushed = conn::push_control(link, message);
+        self.dirty.push(conn);
+        if let Err(error) = pushed {
+            let reason = format!("{}: {error}", message.name());
+            self.event(Event::ControlMessageDropped { peer, reason });
+        }
+    }
+
+    /// Sends a directory message on the peer's lane; dials one if there is none.
+    fn send_directory(
+        &mut self,
+        now: Moment,
+        from: ShardIndex,
+        to: Endpoint,
+        message: DirectoryMessage,
+    ) {
+        let peer = to.silo;
+        if self.lanes.contains_key(&peer) {
+            return self.push_directory(peer, from, to, &message);
+        }
+        let wanted = Wanted::Lane(peer);
+        let Some(advertised) = self.advertised_of(&wanted) else {
+            return self.directory_dropped(peer, "it is not in our view".into());
+        };
+        if !self.dials.contains_key(&wanted) {
+            if let Some(reason) = self.backoffs.is_early(now, &wanted) {
+                return self.directory_dropped(peer, reason);
+            }
+            let route = self.route(peer, advertised);
+            self.dial(now, wanted, route);
+        }
+        let waiting = self.waiting.entry(peer).or_default();
+        waiting.push_back((from, to, message));
+        if waiting.len() > DIRECTORY_WAITING_MAX {
+            waiting.pop_front();
+            self.directory_dropped(peer, format!("{DIRECTORY_WAITING_MAX} wait for its lane"));
+        }
+    }
+
+    fn push_directory(
+        &mut self,
+        peer: Generation,
+        from: ShardIndex,
+        to: Endpoint,
+        message: &DirectoryMessage,
+    ) {
+        let view = self.view.number();
+        let (conn, link) = self.lane(peer).expect("the caller has seen it");
+        link.push_view(view);
+        let pushed = conn::push_directory(link, from, to.shard, message);
+        self.dirty.push(conn);
+        if let Err(error) = pushed {
+            self.directory_dropped(peer, error.to_string());
+        }
+    }
+
+    fn drop_waiting(&mut self, peer: Generation, reason: &str) {
+        for _ in self.waiting.remove(&peer).unwrap_or_default() {
+            self.directory_dropped(peer, reason.to_owned());
+        }
+    }
+
+    fn directory_dropped(&mut self, peer: Generation, reason: String) {
+        self.event(Event::DirectoryMessageDropped { peer, reason });
+    }
+
+    fn lane(&mut self, peer: Generation) -> Option<(ConnId, &mut Link)> {
+        let conn = self.lanes.get(&peer)?.conn;
+        match &mut self.conns.get_mut(&conn)?.state {
+            State::Lane { link, .. } => Some((conn, link)),
+            State::Dialing | State::Shaking(_) | State::Closing { .. } => None,
+        }
+    }
+
+    fn push_refusal(&mut self, conn: ConnId, refusal: &Refusal) {
+        if let Some(Conn { state: State::Lane { link, .. }, .. }) = self.conns.get_mut(&conn) {
+            link.push_refusal(refusal);
+        }
+    }
+
+    fn refuse_lane(&mut self, conn: ConnId, kind: RefusalKind, detail: &str) {
+        self.push_refusal(conn, &Refusal::ours(kind, detail));
+        self.close(conn);
+    }
+
+    // ---- ends
+
+    /// A dial or handshake took too long.
+    fn time_out(&mut self, now: Moment, conn: ConnId) {
+        let state = self.conns.get(&conn).map(|found| &found.state);
+        let reason = match state {
+            Some(State::Dialing) => "no connection in time",
+            Some(State::Shaking(_)) => "no handshake in time",
+            Some(State::Closing { .. } | State::Lane { .. }) => "not closed in time",
+            None => return,
+        };
+        self.lose(now, conn, reason);
+        self.outputs.push_back(ControlNodeOutput::Close(conn));
+    }
+
+    /// A connection is of no use any more: whoever relied on it hears so.
+    fn lose(&mut self, now: Moment, conn: ConnId, reason: &str) {
+        let wanted = self.end_handshake(conn);
+        let Some(found) = self.conns.get_mut(&conn) else {
+            return;
+        };
+        if let State::Lane { peer, .. } = &found.state {
+            let peer = *peer;
+            if self.lanes.get(&peer).is_some_and(|lane| lane.conn == conn) {
+                self.lanes.remove(&peer);
+                self.event(Event::LinkDown { peer, reason: reason.to_owned() });
+                self.machine.handle_reach(now, peer, Reach::Broken);
+            }
+            return;
+        }
+        let reach = match found.state {
+            State::Dialing => Reach::Silent,
+            State::Shaking(_) | State::Closing { .. } | State::Lane { .. } => {
+                if found.until <= now { Reach::Silent } else { Reach::Refused }
+            }
+        };
+        self.conns.remove(&conn);
+        if let Some(wanted) = wanted {
+            self.give_up(now, &wanted, reach, reason);
+        }
+    }
+
+    /// Lets a connection go after its last bytes.
+    fn close(&mut self, conn: ConnId) {
+        let Some(found) = self.conns.get(&conn) else {
+            return;
+        };
+        let unsent = found.unsent().to_vec();
+        self.set_closing(conn, unsent);
+    }
+
+    /// The driver writes `unsent` as far as the kernel takes it at once, and closes.
+    fn set_closing(&mut self, conn: ConnId, unsent: Vec<u8>) {
+        self.end_handshake(conn);
+        let Some(found) = self.conns.get_mut(&conn) else {
+            return;
+        };
+        found.state = State::Closing { unsent, sent_bytes: 0 };
+        self.outputs.push_back(ControlNodeOutput::Close(conn));
+    }
+
+    /// The driver has closed the connection.
+    pub fn forget(&mut self, conn: ConnId) {
+        self.conns.remove(&conn);
+    }
+
+    fn insert(&mut self, found: Conn) -> ConnId {
+        self.conn_counter += 1;
+        let conn = ConnId(self.conn_counter);
+        self.conns.insert(conn, found);
+        conn
+    }
+
+    fn event(&mut self, event: Event) {
+        self.outputs.push_back(ControlNodeOutput::Event(event));
+    }
+
+    /// The address that this silo advertises.
+    pub fn advertised(&self) -> &str {
+        &self.advertised
+    }
+}
+
+/// More than one, as the peer may be on its way down.
+const HOPELESS_MAX: u32 = 3;
+
+/// Whether a refusal stands until somebody changes a configuration or a program.
+const fn is_hopeless(kind: RefusalKind) -> bool {
+    matches!(
+        kind,
+        RefusalKind::ForeignCluster
+            | RefusalKind::BadCredential
+            | RefusalKind::VersionUnsupported
+            | RefusalKind::LayoutChanged
+    )
+}
+
+/// What a refused dial says of the peer's life. What the peer says of itself is a hint at most.
+fn reach_of(refusal: &Refusal) -> Reach {
+    match (refusal.kind, refusal.by) {
+        (RefusalKind::IncarnationDead, RefusedBy::Peer) => Reach::Disowned,
+        (RefusalKind::UnexpectedIncarnation | RefusalKind::NotJoined, _) => Reach::Refused,
+        (
+            RefusalKind::IncarnationDead
+            | RefusalKind::ForeignCluster
+            | RefusalKind::IdentityMismatch
+            | RefusalKind::VersionUnsupported
+            | RefusalKind::BadCredential
+            | RefusalKind::LayoutChanged
+            | RefusalKind::TooLarge
+            | RefusalKind::ProtocolViolation
+            | RefusalKind::Superseded
+            | RefusalKind::Leaving
+            | RefusalKind::Busy
+            | RefusalKind::Unknown(_),
+            RefusedBy::Us | RefusedBy::Peer,
+        ) => Reach::Silent,
+    }
+}

@@ -1,0 +1,398 @@
+//! A shard with its data links: bytes in, turns, bytes out.
+//!
+//! Contract:
+//! - inputs: [`ShardNode::attach`], [`ShardNode::received`], [`ShardNode::closed`],
+//!   [`ShardNode::mail`], [`ShardNode::tick`];
+//! - work: [`ShardNode::run`];
+//! - effects: [`ShardNode::poll_output`], and the bytes of the connections that
+//!   [`ShardNode::take_dirty`] names;
+//! - invariants: frames of one connection are taken in order; while the silo is fenced none is read;
+//!   a connection whose peer is gone in the view is closed, which ends what was open on it;
+//! - bounds: the links' own.
+//!
+//! Deliberately absent: sockets, handshakes (the control part's business), clocks.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use siloring_core::event::Event;
+use siloring_core::hash::HashMap;
+use siloring_core::ids::{Generation, ShardIndex, ViewNumber};
+use siloring_core::ports::store::StoreRequest;
+use siloring_core::time::Moment;
+use siloring_core::wire::FrameKind;
+use siloring_runtime::exec::local::Unpark;
+use siloring_runtime::handle::Handle;
+use siloring_runtime::links::{LinkRefusal, Links, Outgoing, Retracted, Sent};
+use siloring_runtime::mail::{ConnId, ControlMail, ShardMail};
+use siloring_runtime::shard::{IncomingRequest, Shard, ShardConfig, ShardOutput, ShardSizes};
+use siloring_transport::{
+    Class, Established, Frame, Inbound, Link, Outbound, Position, Role, SendRefused,
+};
+
+/// What a shard and its links want done.
+#[derive(Debug)]
+pub enum NodeOutput {
+    /// Mail to another shard of the silo.
+    Shard(ShardIndex, ShardMail),
+    /// Mail to the control thread.
+    Control(ControlMail),
+    /// A question to the store; the answer comes as [`ShardMail::Store`].
+    Store {
+        /// Names the question.
+        ticket: u64,
+        /// What.
+        request: StoreRequest,
+    },
+    /// Flush what the connection can take, then close it. It is forgotten here already.
+    Close(ConnId),
+    /// Something happened.
+    Event(Event),
+}
+
+/// The sending halves of a shard's links: what the runtime reaches through its port.
+#[derive(Debug, Default)]
+struct LinkTable {
+    conns: HashMap<ConnId, Sending>,
+    /// This shard's own link to each peer: the one that carries its requests.
+    own: BTreeMap<Generation, ConnId>,
+    dirty: Vec<ConnId>,
+}
+
+#[derive(Debug)]
+struct Sending {
+    outbound: Outbound,
+    is_dirty: bool,
+}
+
+impl LinkTable {
+    fn push(
+        &mut self,
+        conn: ConnId,
+        frame: &Outgoing<'_>,
+        class: Class,
+    ) -> Result<Sent, LinkRefusal> {
+        let sending = self.conns.get_mut(&conn).ok_or(LinkRefusal::Gone)?;
+        let pushed = sending.outbound.push(
+            &frame.header,
+            frame.source,
+            frame.target,
+            frame.body,
+            frame.extensions,
+            class,
+        );
+        let position = pushed.map_err(|refused| match refused {
+            SendRefused::Overloaded => LinkRefusal::Overloaded,
+            SendRefused::TooLarge => LinkRefusal::TooLarge,
+        })?;
+        if !sending.is_dirty {
+            sending.is_dirty = true;
+            self.dirty.push(conn);
+        }
+        Ok(Sent { conn, position: position.0 })
+    }
+
+    fn tell_view(&mut self, view: ViewNumber) {
+        let mut conns: Vec<ConnId> = self.conns.keys().copied().collect();
+        conns.sort_unstable();
+        for conn in conns {
+            self.tell_view_to(conn, view);
+        }
+    }
+
+    fn tell_view_to(&mut self, conn: ConnId, view: ViewNumber) {
+        let Some(sending) = self.conns.get_mut(&conn) else { return };
+        sending.outbound.push_view(view);
+        if !sending.is_dirty && !sending.outbound.unsent().is_empty() {
+            sending.is_dirty = true;
+            self.dirty.push(conn);
+        }
+    }
+}
+
+impl Links for LinkTable {
+    fn request(&mut self, peer: Generation, frame: &Outgoing<'_>) -> Result<Sent, LinkRefusal> {
+        let conn = *self.own.get(&peer).ok_or(LinkRefusal::NotUp)?;
+        self.push(conn, frame, Class::Request)
+    }
+
+    fn outcome(&mut self, conn: ConnId, frame: &Outgoing<'_>) -> Result<(), LinkRefusal> {
+        self.push(conn, frame, Class::Outcome).map(drop)
+    }
+
+    fn retract(&mut self, sent: Sent) -> Retracted {
+        let Some(sending) = self.conns.get_mut(&sent.conn) else { return Retracted::HandedOver };
+        if sending.outbound.retract(Position(sent.position)) {
+            Retracted::Yes
+        } else {
+            Retracted::HandedOver
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Receiving {
+    inbound: Inbound,
+    peer: Generation,
+    deadline_default: core::time::Duration,
+}
+
+/// A shard with its data links.
+#[derive(Debug)]
+pub struct ShardNode {
+    shard: Shard<LinkTable>,
+    me: Generation,
+    conns: HashMap<ConnId, Receiving>,
+    outputs: VecDeque<NodeOutput>,
+    /// The newest view that a peer told of and that was asked for.
+    view_wanted: ViewNumber,
+}
+
+impl ShardNode {
+    /// A shard that knows no view yet and may not serve.
+    pub fn new(now: Moment, config: ShardConfig, unpark: Arc<dyn Unpark>, handle: Handle) -> Self {
+        let me = config.me.silo;
+        Self {
+            shard: Shard::new(now, config, LinkTable::default(), unpark, handle),
+            me,
+            conns: HashMap::default(),
+            outputs: VecDeque::new(),
+            view_wanted: ViewNumber::ZERO,
+        }
+    }
+
+    /// Takes a connection whose handshake for a link of this shard is done.
+    pub fn attach(&mut self, now: Moment, conn: ConnId, established: &Established) {
+        let peer = established.peer_generation();
+        if self.shard.view().is_gone(peer) || peer == Generation::NONE {
+            self.outputs.push_back(NodeOutput::Close(conn));
+            return;
+        }
+        let (inbound, outbound) = Link::new(established).split();
+        let deadline_default = established.peer_deadline_default;
+        self.conns.insert(conn, Receiving { inbound, peer, deadline_default });
+        self.shard.links.conns.insert(conn, Sending { outbound, is_dirty: false });
+        let view = self.shard.view().number();
+        self.shard.links.tell_view_to(conn, view);
+        if established.role == Role::Dialer {
+            if let Some(older) = self.shard.links.own.insert(peer, conn) {
+                self.drop_conn(now, older);
+                self.shard.links.own.insert(peer, conn);
+            }
+            self.shard.link_up(now, peer);
+        }
+        self.take_frames(now, conn);
+    }
+
+    /// Room for bytes of a connection; `None` while nothing may be read from it.
+    pub fn receive_space(&mut self, now: Moment, conn: ConnId) -> Option<&mut [u8]> {
+        if self.shard.is_fenced(now) {
+            return None;
+        }
+        Some(self.conns.get_mut(&conn)?.inbound.receive_space())
+    }
+
+    /// So many bytes were put into [`ShardNode::receive_space`].
+    pub fn received(&mut self, now: Moment, conn: ConnId, count: usize) {
+        let Some(receiving) = self.conns.get_mut(&conn) else { return };
+        receiving.inbound.received(count);
+        self.take_frames(now, conn);
+    }
+
+    fn take_frames(&mut self, now: Moment, conn: ConnId) {
+        let Some(receiving) = self.conns.get_mut(&conn) else { return };
+        let fault = loop {
+            match receiving.inbound.next_frame() {
+                Ok(Some(frame)) => {
+                    let default = receiving.deadline_default;
+                    if let Err(reason) = take_frame(&mut self.shard, now, conn, &frame, default) {
+                        break Some(reason.to_owned());
+                    }
+                }
+                Ok(None) => break None,
+                Err(error) => break Some(error.to_string()),
+            }
+        };
+        let (peer, peer_view) = (receiving.peer, receiving.inbound.peer_view());
+        if peer_view > self.shard.view().number() && peer_view > self.view_wanted {
+            self.view_wanted = peer_view;
+            self.outputs.push_back(NodeOutput::Control(ControlMail::ViewWanted(peer_view)));
+        }
+        if let Some(reason) = fault {
+            self.outputs.push_back(NodeOutput::Event(Event::FrameRefused { peer, reason }));
+            self.outputs.push_back(NodeOutput::Close(conn));
+            self.drop_conn(now, conn);
+        }
+    }
+
+    /// A connection is gone: what was open on it ends.
+    pub fn closed(&mut self, now: Moment, conn: ConnId, reason: &str) {
+        if let Some(receiving) = self.conns.get(&conn) {
+            let (peer, reason) = (receiving.peer, reason.to_owned());
+            self.outputs.push_back(NodeOutput::Event(Event::LinkDown { peer, reason }));
+            self.drop_conn(now, conn);
+        }
+    }
+
+    fn drop_conn(&mut self, now: Moment, conn: ConnId) {
+        let Some(receiving) = self.conns.remove(&conn) else { return };
+        let links = &mut self.shard.links;
+        let sending = links.conns.remove(&conn).expect("both halves are kept together");
+        if links.own.get(&receiving.peer) == Some(&conn) {
+            links.own.remove(&receiving.peer);
+        }
+        self.shard.link_down(now, conn, sending.outbound.written());
+    }
+
+    /// Bytes to send on a connection.
+    pub fn unsent(&self, conn: ConnId) -> &[u8] {
+        self.shard.links.conns.get(&conn).map_or(&[], |sending| sending.outbound.unsent())
+    }
+
+    /// The kernel took so many of [`ShardNode::unsent`].
+    pub fn sent(&mut self, conn: ConnId, count: usize) {
+        if let Some(sending) = self.shard.links.conns.get_mut(&conn) {
+            sending.outbound.sent(count);
+        }
+    }
+
+    /// Moves the connections that have new bytes to send into `out`.
+    pub fn take_dirty(&mut self, out: &mut Vec<ConnId>) {
+        for conn in &self.shard.links.dirty {
+            if let Some(sending) = self.shard.links.conns.get_mut(conn) {
+                sending.is_dirty = false;
+                out.push(*conn);
+            }
+        }
+        self.shard.links.dirty.clear();
+    }
+
+    /// Takes mail of another thread of the silo.
+    pub fn mail(&mut self, now: Moment, mail: ShardMail) {
+        let before = self.shard.view().number();
+        self.shard.handle_mail(now, mail);
+        if self.shard.view().number() > before {
+            self.take_up_view(now);
+        }
+    }
+
+    fn take_up_view(&mut self, now: Moment) {
+        let view = Arc::clone(self.shard.view());
+        let mut gone: Vec<ConnId> = self
+            .conns
+            .iter()
+            .filter(|(_, receiving)| view.is_gone(receiving.peer))
+            .map(|(conn, _)| *conn)
+            .collect();
+        gone.sort_unstable();
+        for conn in gone {
+            self.closed(now, conn, "the peer is gone in the view");
+            self.outputs.push_back(NodeOutput::Close(conn));
+        }
+        self.shard.links.tell_view(view.number());
+    }
+
+    /// Sets until when the silo has the right to serve.
+    pub fn set_lease(&mut self, serve_until: Moment) {
+        self.shard.set_lease(serve_until);
+    }
+
+    /// Runs what is ready, bounded; true if more is.
+    pub fn run(&mut self, now: Moment) -> bool {
+        self.shard.run(now)
+    }
+
+    /// Whether [`ShardNode::run`] has something to do.
+    pub fn is_ready(&self) -> bool {
+        self.shard.is_ready()
+    }
+
+    /// Lets time pass.
+    pub fn tick(&mut self, now: Moment) {
+        self.shard.tick(now);
+    }
+
+    /// When [`ShardNode::tick`] has something to do.
+    pub fn next_deadline(&self) -> Moment {
+        self.shard.next_deadline()
+    }
+
+    /// What it wants done next.
+    pub fn poll_output(&mut self) -> Option<NodeOutput> {
+        if let Some(output) = self.outputs.pop_front() {
+            return Some(output);
+        }
+        Some(match self.shard.poll_output()? {
+            ShardOutput::Shard(shard, mail) => NodeOutput::Shard(shard, mail),
+            ShardOutput::Control(mail) => NodeOutput::Control(mail),
+            ShardOutput::Store { ticket, request } => NodeOutput::Store { ticket, request },
+            ShardOutput::Event(event) => NodeOutput::Event(event),
+        })
+    }
+
+    /// Counts up while the shard works.
+    pub const fn progress(&self) -> u64 {
+        self.shard.progress()
+    }
+
+    /// The grain whose turn was polled last, for the stall report.
+    pub fn running(&self) -> String {
+        self.shard.running().map(ToString::to_string).unwrap_or_default()
+    }
+
+    /// Connections that are attached.
+    pub fn conn_count(&self) -> usize {
+        self.conns.len()
+    }
+
+    /// Sizes of the shard's tables.
+    pub fn sizes(&self) -> ShardSizes {
+        self.shard.sizes()
+    }
+
+    /// The silo it belongs to.
+    pub const fn silo(&self) -> Generation {
+        self.me
+    }
+}
+
+fn take_frame(
+    shard: &mut Shard<LinkTable>,
+    now: Moment,
+    conn: ConnId,
+    frame: &Frame<'_>,
+    deadline_default: core::time::Duration,
+) -> Result<(), &'static str> {
+    match frame.header.kind {
+        FrameKind::Request => {
+            let target = frame.names.get(frame.header.target).ok_or("a target without a name")?;
+            shard.handle_request(
+                now,
+                &IncomingRequest {
+                    conn,
+                    header: &frame.header,
+                    target,
+                    body: frame.body,
+                    extensions: frame.extensions,
+                    deadline_default,
+                },
+            );
+            Ok(())
+        }
+        FrameKind::Reply | FrameKind::Failure => {
+            shard.handle_outcome(now, &frame.header, frame.body, frame.extensions);
+            Ok(())
+        }
+        FrameKind::Void => Ok(()),
+        FrameKind::Hello
+        | FrameKind::HelloAck
+        | FrameKind::HelloDone
+        | FrameKind::Refuse
+        | FrameKind::Dictionary
+        | FrameKind::View
+        | FrameKind::Probe
+        | FrameKind::ProbeAnswer
+        | FrameKind::Membership
+        | FrameKind::Directory => Err("a frame of that kind has no place on a data link"),
+    }
+}

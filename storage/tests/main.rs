@@ -1,0 +1,12 @@
+//! What all stores must do alike, and what each must survive.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by it")]
+
+mod conformance;
+mod crash;
+mod faults;
+mod fixture;
+mod migrations;
+#[path = "../../testkit/src/postgres.rs"]
+pub mod server;
+mod threads;

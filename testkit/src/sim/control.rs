@@ -1,0 +1,1 @@
+../../../src/pump/control.rs

@@ -1,0 +1,215 @@
+//! Whole runs under the built-in load: from a seed or a plan, twice, many, replayed, shrunk.
+//!
+//! A run that breaks an invariant, or panics, is a [`Failure`] that says how to repeat it:
+//! `SILORING_SEED=7` runs the plan of a seed, `SILORING_PLAN=file` the plan in a file, and
+//! `SILORING_TRACE=1` tells every step.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use super::cluster::{Cluster, Failure, Report};
+use super::plan::{Options, Plan, PlanError};
+use super::shrink::shrink;
+use super::workload::Workload;
+
+/// What every smoke run must have had, or it proved nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Demands {
+    /// Deliveries in each simulated second, over the safety phase.
+    pub per_second: u64,
+    /// Steps of the plan.
+    pub faults: u64,
+    /// Silos killed.
+    pub kills: u64,
+    /// Rolls that went through.
+    pub rolls: u64,
+}
+
+impl Demands {
+    /// Of a run of ten simulated minutes.
+    pub const SMOKE: Self = Self { per_second: 20, faults: 5, kills: 1, rolls: 1 };
+
+    /// What a run lacks; empty if nothing.
+    pub fn lacking(&self, options: &Options, report: &Report) -> Vec<String> {
+        let sent = report.counts.sent;
+        let needed = self.per_second * options.safety.as_secs();
+        let pairs = [
+            ("deliveries", sent, needed),
+            ("faults", report.tally.faults, self.faults),
+            ("kills", report.tally.kills, self.kills),
+            ("rolls", report.tally.rolls, self.rolls),
+        ];
+        let short = pairs.into_iter().filter(|(_, had, needed)| had < needed);
+        short.map(|(what, had, needed)| format!("{had} {what} of {needed}")).collect()
+    }
+}
+
+/// Runs a plan under the built-in load, both phases and the checks at the end.
+///
+/// # Errors
+/// The first invariant that did not hold; a panic is one.
+pub fn run(plan: &Plan) -> Result<Report, Box<Failure>> {
+    run_watched(plan, None)
+}
+
+/// As [`run`], telling every step to `sink`.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_watched(
+    plan: &Plan,
+    sink: Option<Box<dyn FnMut(&str)>>,
+) -> Result<Report, Box<Failure>> {
+    let workload = Workload::new();
+    let mut builder = workload.install(Cluster::builder().plan(plan.clone()));
+    if let Some(sink) = sink {
+        builder = builder.trace(sink);
+    }
+    let mut cluster = builder.build();
+    let ran = catch_unwind(AssertUnwindSafe(|| {
+        cluster.start()?;
+        cluster.run_plan()?;
+        workload.verify(&mut cluster)
+    }));
+    match ran {
+        Ok(Ok(())) => Ok(cluster.report()),
+        Ok(Err(failure)) => Err(Box::new(failure)),
+        Err(panic) => {
+            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+            cluster.world_mut().violate("nothing panics", text.unwrap_or_default());
+            Err(Box::new(cluster.failure()))
+        }
+    }
+}
+
+/// Runs a plan twice; the reports are equal, trace hashes included.
+///
+/// # Errors
+/// As [`run`].
+///
+/// # Panics
+/// If the two runs differ: something in the world is not deterministic.
+pub fn run_twice(plan: &Plan) -> Result<Report, Box<Failure>> {
+    let first = run(plan)?;
+    let second = run(plan)?;
+    assert_eq!(first, second, "one plan has one trace; SILORING_SEED={}", plan.options.seed);
+    Ok(first)
+}
+
+/// The smallest plan found that breaks the same invariant as `failure`.
+pub fn shrink_failure(failure: &Failure) -> Plan {
+    let broken = failure.violations.first().map(|violation| violation.invariant);
+    shrink(&failure.plan, |candidate| match run(candidate) {
+        Ok(_) => false,
+        Err(found) => found.violations.first().map(|violation| violation.invariant) == broken,
+    })
+}
+
+/// What the environment asks to be run instead of the usual seeds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Asked {
+    /// Nothing.
+    Nothing,
+    /// `SILORING_SEED` or `SILORING_PLAN`: this plan.
+    Plan(Box<Plan>),
+}
+
+/// Why the environment's wish cannot be granted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AskError {
+    /// `SILORING_SEED` is no number.
+    #[error("SILORING_SEED is no whole number: {0:?}")]
+    Seed(String),
+    /// The file that `SILORING_PLAN` names cannot be read.
+    #[error("SILORING_PLAN names {path}, which cannot be read")]
+    File {
+        /// The file.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file that `SILORING_PLAN` names is no plan.
+    #[error("SILORING_PLAN names {path}, which is no plan")]
+    Plan {
+        /// The file.
+        path: String,
+        /// Why.
+        source: PlanError,
+    },
+}
+
+/// Reads `SILORING_SEED` and `SILORING_PLAN`; the latter wins.
+///
+/// # Errors
+/// If what is set cannot be understood.
+pub fn asked() -> Result<Asked, AskError> {
+    if let Ok(path) = std::env::var("SILORING_PLAN") {
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(source) => return Err(AskError::File { path, source }),
+        };
+        return match Plan::parse(&text) {
+            Ok(plan) => Ok(Asked::Plan(Box::new(plan))),
+            Err(source) => Err(AskError::Plan { path, source }),
+        };
+    }
+    let Ok(seed) = std::env::var("SILORING_SEED") else { return Ok(Asked::Nothing) };
+    match seed.parse() {
+        Ok(seed) => Ok(Asked::Plan(Box::new(Plan::from_seed(Options::new(seed))))),
+        Err(_) => Err(AskError::Seed(seed)),
+    }
+}
+
+/// Whether `SILORING_TRACE` asks for every step.
+pub fn trace_asked() -> bool {
+    std::env::var("SILORING_TRACE").is_ok_and(|value| value != "0")
+}
+
+/// Totals over many runs.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Totals {
+    /// Runs.
+    pub runs: u64,
+    /// Virtual time.
+    pub simulated: Duration,
+    /// Deliveries entered.
+    pub sent: u64,
+    /// Of which handled.
+    pub handled: u64,
+    /// Of which failed.
+    pub failed: u64,
+    /// Faults.
+    pub faults: u64,
+    /// Kills.
+    pub kills: u64,
+    /// Rolls.
+    pub rolls: u64,
+}
+
+impl Totals {
+    /// Adds a run.
+    pub fn add(&mut self, report: &Report) {
+        self.runs += 1;
+        self.simulated += report.simulated;
+        self.sent += report.counts.sent;
+        self.handled += report.counts.handled;
+        self.failed += report.counts.closed() - report.counts.handled;
+        self.faults += report.tally.faults;
+        self.kills += report.tally.kills;
+        self.rolls += report.tally.rolls;
+    }
+
+    /// Adds other totals.
+    pub fn merge(&mut self, other: &Self) {
+        self.runs += other.runs;
+        self.simulated += other.simulated;
+        self.sent += other.sent;
+        self.handled += other.handled;
+        self.failed += other.failed;
+        self.faults += other.faults;
+        self.kills += other.kills;
+        self.rolls += other.rolls;
+    }
+}

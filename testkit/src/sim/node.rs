@@ -1,0 +1,284 @@
+//! A silo's surroundings in the world: its mailboxes, its program, and what a test may look at.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use siloring_core::limits::MAILBOX_MAX;
+use siloring_core::{Incarnation, Moment, ShardIndex, SiloStatus, View};
+use siloring_runtime::exec::local::Unpark;
+use siloring_runtime::handle::{Handle, Post, PostError};
+use siloring_runtime::mail::ShardMail;
+use siloring_runtime::shard::ShardSizes;
+
+use super::app::AppClock;
+use super::cluster::ProgramFuture;
+use super::plan::Slot;
+use super::random::stream;
+use super::world::{Part, ProcessId};
+
+/// The mailbox of one shard. Wakes its shard when mail comes, or when a future of it was woken.
+#[derive(Debug, Default)]
+pub(super) struct Mailbox {
+    /// Guards the mail; [`Post`] is for any thread, though here all is one.
+    mail: Mutex<VecDeque<ShardMail>>,
+    called: AtomicBool,
+}
+
+impl Mailbox {
+    pub(super) fn push(&self, mail: ShardMail) {
+        self.mail.lock().unwrap_or_else(PoisonError::into_inner).push_back(mail);
+        self.called.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn pop(&self) -> Option<ShardMail> {
+        self.mail.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    /// Whether its shard has to be run; asked once.
+    pub(super) fn take_call(&self) -> bool {
+        self.called.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl Unpark for Mailbox {
+    fn unpark(&self) {
+        self.called.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The mailboxes of a silo's shards.
+#[derive(Debug)]
+pub(super) struct Mailboxes {
+    pub(super) shards: Vec<Arc<Mailbox>>,
+    stopped: AtomicBool,
+}
+
+impl Mailboxes {
+    pub(super) fn new(shards: u16) -> Arc<Self> {
+        let shards = (0..shards).map(|_| Arc::default()).collect();
+        Arc::new(Self { shards, stopped: AtomicBool::new(false) })
+    }
+
+    /// The silo takes no more mail.
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Post for Mailboxes {
+    fn post(&self, shard: ShardIndex, mail: ShardMail) -> Result<(), PostError> {
+        if self.stopped.load(Ordering::Relaxed) {
+            return Err(PostError::Stopped(mail));
+        }
+        let mailbox = &self.shards[usize::from(shard.0)];
+        let waiting = mailbox.mail.lock().unwrap_or_else(PoisonError::into_inner).len();
+        // An answer waits for room in a loop that only another thread can end: here it has room.
+        let surely = matches!(mail, ShardMail::Answer { .. } | ShardMail::CloseHub(_));
+        if waiting >= MAILBOX_MAX && !surely {
+            return Err(PostError::Full(mail));
+        }
+        mailbox.push(mail);
+        Ok(())
+    }
+
+    fn shards(&self) -> u16 {
+        u16::try_from(self.shards.len()).expect("made from a u16")
+    }
+}
+
+/// A silo as the program around it sees it. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub(super) handle: Handle,
+    pub(super) clock: AppClock,
+    pub(super) setup: NodeSetup,
+    pub(super) spawned: Rc<Spawned>,
+}
+
+/// What a program may know of its place in the run.
+#[derive(Clone, Debug)]
+pub(super) struct NodeSetup {
+    pub(super) slot: Slot,
+    pub(super) seed: u64,
+    pub(super) silo_count: u16,
+    pub(super) load_per_second: u32,
+}
+
+/// Futures handed to the program and not yet taken up.
+#[derive(Default)]
+pub(super) struct Spawned {
+    futures: RefCell<VecDeque<ProgramFuture>>,
+}
+
+impl std::fmt::Debug for Spawned {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Spawned({})", self.futures.borrow().len())
+    }
+}
+
+impl Spawned {
+    pub(super) fn push(&self, future: ProgramFuture) {
+        self.futures.borrow_mut().push_back(future);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.futures.borrow().is_empty()
+    }
+
+    pub(super) fn pop(&self) -> Option<ProgramFuture> {
+        self.futures.borrow_mut().pop_front()
+    }
+}
+
+impl Node {
+    /// Calls grains and opens hubs of the silo.
+    pub const fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// The time on this silo's host.
+    pub fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// Waits on virtual time.
+    ///
+    /// # Cancel safety
+    /// Dropped, it has no effect.
+    pub fn sleep(&self, span: Duration) -> impl Future<Output = ()> + use<> {
+        self.clock.sleep(span)
+    }
+
+    /// Runs another future of the program. It dies with the process.
+    pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
+        self.spawned.push(Box::pin(future));
+    }
+
+    /// Entropy of this start of the silo, for one concern of the program.
+    pub fn random(&self, concern: &str) -> fastrand::Rng {
+        stream(self.setup.seed, concern)
+    }
+
+    /// The slot that the silo holds.
+    pub const fn slot(&self) -> Slot {
+        self.setup.slot
+    }
+
+    /// How many slots the cluster has.
+    pub const fn silo_count(&self) -> u16 {
+        self.setup.silo_count
+    }
+
+    /// The load that the run's options ask for, over the whole cluster.
+    pub const fn load_per_second(&self) -> u32 {
+        self.setup.load_per_second
+    }
+}
+
+/// What is known of one start of a silo, for the cluster and for tests.
+#[derive(Debug)]
+pub struct SiloShared {
+    node: Node,
+    app_part: Part,
+    process: Cell<Option<ProcessId>>,
+    incarnation: RefCell<Option<Incarnation>>,
+    view: RefCell<Arc<View>>,
+    join_error: RefCell<Option<String>>,
+    sizes: RefCell<Vec<ShardSizes>>,
+}
+
+impl SiloShared {
+    pub(super) fn new(node: Node, app_part: Part) -> Rc<Self> {
+        Rc::new(Self {
+            node,
+            app_part,
+            process: Cell::new(None),
+            incarnation: RefCell::new(None),
+            view: RefCell::new(Arc::default()),
+            join_error: RefCell::new(None),
+            sizes: RefCell::new(Vec::new()),
+        })
+    }
+
+    pub(super) fn started_as(&self, process: ProcessId) {
+        self.process.set(Some(process));
+    }
+
+    pub(super) const fn app_part(&self) -> Part {
+        self.app_part
+    }
+
+    pub(super) fn spawn(&self, future: ProgramFuture) {
+        self.node.spawned.push(future);
+    }
+
+    pub(super) fn next_spawned(&self) -> Option<ProgramFuture> {
+        self.node.spawned.pop()
+    }
+
+    pub(super) fn has_spawned(&self) -> bool {
+        !self.node.spawned.is_empty()
+    }
+
+    pub(super) fn named(&self, incarnation: Incarnation) {
+        *self.incarnation.borrow_mut() = Some(incarnation);
+    }
+
+    pub(super) fn join_failed(&self, error: String) {
+        *self.join_error.borrow_mut() = Some(error);
+    }
+
+    /// Takes up a view; the one before.
+    pub(super) fn seen(&self, view: Arc<View>) -> Arc<View> {
+        self.view.replace(view)
+    }
+
+    pub(super) fn measured(&self, shard: usize, sizes: ShardSizes) {
+        let mut all = self.sizes.borrow_mut();
+        if all.len() <= shard {
+            all.resize(shard + 1, ShardSizes::default());
+        }
+        all[shard] = sizes;
+    }
+
+    /// The silo as its program sees it.
+    pub fn node(&self) -> Node {
+        self.node.clone()
+    }
+
+    /// Which process it is.
+    pub const fn process(&self) -> Option<ProcessId> {
+        self.process.get()
+    }
+
+    /// Who it is; `None` before its Joining row.
+    pub fn incarnation(&self) -> Option<Incarnation> {
+        self.incarnation.borrow().clone()
+    }
+
+    /// The newest view it has.
+    pub fn view(&self) -> Arc<View> {
+        Arc::clone(&self.view.borrow())
+    }
+
+    /// Where it stands in its own view.
+    pub fn status(&self) -> Option<SiloStatus> {
+        let incarnation = self.incarnation.borrow();
+        self.view.borrow().status(incarnation.as_ref()?.generation)
+    }
+
+    /// Why it could not join, if it could not.
+    pub fn join_error(&self) -> Option<String> {
+        self.join_error.borrow().clone()
+    }
+
+    /// Sizes of its shards' tables, as of each shard's last run.
+    pub fn sizes(&self) -> Vec<ShardSizes> {
+        self.sizes.borrow().clone()
+    }
+}

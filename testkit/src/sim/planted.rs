@@ -1,0 +1,112 @@
+//! Defects that a run can be planted with, by name.
+//!
+//! The switch itself is in the machines, under their feature `planted`; here a name is brought to
+//! whichever machine has it. Without the feature only "none" is known.
+
+use siloring_runtime::control::Control;
+use siloring_runtime::shard::ShardConfig;
+
+#[cfg(feature = "planted")]
+use siloring_runtime::{control, directory, shard};
+
+/// What one run is planted with.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Planted {
+    #[cfg(feature = "planted")]
+    defect: Option<Defect>,
+}
+
+#[cfg(feature = "planted")]
+#[derive(Clone, Copy, Debug)]
+enum Defect {
+    Shard(shard::Planted),
+    Directory(directory::Defect),
+    Control(control::Defect),
+}
+
+/// Every name, and the defect behind it.
+#[cfg(feature = "planted")]
+const DEFECTS: &[(&str, Defect)] = &[
+    ("open-calls-survive-their-silo", Defect::Shard(shard::Planted::OpenCallsSurviveTheirSilo)),
+    ("refusals-swallowed", Defect::Shard(shard::Planted::RefusalsSwallowed)),
+    ("everything-refused", Defect::Shard(shard::Planted::EverythingRefused)),
+    ("no-outbound-gate", Defect::Shard(shard::Planted::NoOutboundGate)),
+    ("inbound-dropped-at-stop", Defect::Shard(shard::Planted::InboundDroppedAtStop)),
+    ("drain-after-activation", Defect::Shard(shard::Planted::DrainAfterActivation)),
+    ("orphans-untold", Defect::Shard(shard::Planted::OrphansUntold)),
+    ("open-before-all-answers", Defect::Directory(directory::Defect::OpenBeforeAllAnswers)),
+    ("cache-kept-on-refusal", Defect::Directory(directory::Defect::CacheKeptOnRefusal)),
+    ("claim-gives-up", Defect::Directory(directory::Defect::ClaimGivesUp)),
+    ("single-attach", Defect::Directory(directory::Defect::SingleAttach)),
+    ("claim-before-active", Defect::Directory(directory::Defect::ClaimBeforeActive)),
+    ("claim-once-only", Defect::Directory(directory::Defect::ClaimOnceOnly)),
+    ("no-switch", Defect::Directory(directory::Defect::NoSwitch)),
+    ("address-only", Defect::Directory(directory::Defect::AddressOnly)),
+    ("no-tombstone", Defect::Directory(directory::Defect::NoTombstone)),
+    ("last-writer-wins", Defect::Directory(directory::Defect::LastWriterWins)),
+    ("given-twice", Defect::Directory(directory::Defect::GivenTwice)),
+    ("unknown-commit-assumed", Defect::Control(control::Defect::UnknownCommitAssumed)),
+    ("votes-never-expire", Defect::Control(control::Defect::VotesNeverExpire)),
+    ("bytes-forbid-nothing", Defect::Control(control::Defect::BytesForbidNothing)),
+    ("no-third", Defect::Control(control::Defect::NoThird)),
+    ("serves-forever", Defect::Control(control::Defect::ServesForever)),
+    ("ignores-own-death", Defect::Control(control::Defect::IgnoresOwnDeath)),
+    ("view-goes-back", Defect::Control(control::Defect::ViewGoesBack)),
+    ("joins-unproven", Defect::Control(control::Defect::JoinsUnproven)),
+];
+
+impl Planted {
+    /// The defect of this name.
+    ///
+    /// # Panics
+    /// If no machine has it, or this build has none.
+    pub(super) fn named(name: Option<&str>) -> Self {
+        let Some(name) = name else { return Self::default() };
+        Self::find(name)
+    }
+
+    #[cfg(feature = "planted")]
+    fn find(name: &str) -> Self {
+        let found = DEFECTS.iter().find(|(known, _)| *known == name);
+        let Some((_, defect)) = found else { panic!("no defect is called {name}") };
+        Self { defect: Some(*defect) }
+    }
+
+    #[cfg(not(feature = "planted"))]
+    fn find(name: &str) -> Self {
+        panic!("defect {name}: build the testkit with its feature `planted`")
+    }
+
+    /// The control machine, planted if the defect is one of its.
+    #[cfg(feature = "planted")]
+    pub(super) fn control(self, mut machine: Control) -> Control {
+        if let Some(Defect::Control(defect)) = self.defect {
+            machine.plant(defect);
+        }
+        machine
+    }
+
+    /// The control machine as it is.
+    #[cfg(not(feature = "planted"))]
+    #[expect(clippy::unused_self, reason = "one call site for all builds")]
+    pub(super) const fn control(self, machine: Control) -> Control {
+        machine
+    }
+
+    /// Plants the shard, or its directory, if the defect is one of theirs.
+    #[cfg(feature = "planted")]
+    pub(super) fn shard(self, config: &mut ShardConfig) {
+        match self.defect {
+            Some(Defect::Shard(defect)) => config.planted = defect,
+            Some(Defect::Directory(defect)) => {
+                config.planted_directory = directory::Planted::with(defect);
+            }
+            Some(Defect::Control(_)) | None => {}
+        }
+    }
+
+    /// Leaves the shard as it is.
+    #[cfg(not(feature = "planted"))]
+    #[expect(clippy::unused_self, reason = "one call site for all builds")]
+    pub(super) const fn shard(self, _config: &mut ShardConfig) {}
+}

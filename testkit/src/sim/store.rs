@@ -1,0 +1,298 @@
+//! The store as the world sees it: any [`Store`] behind latency, outages and lost answers.
+//!
+//! A request is executed at one moment and answered at a later one. An outage keeps it from being
+//! executed; a lost answer hides that it was: both are told as `Unavailable`, as a real store's client
+//! would. Two invariants are checked on what the store accepts: a Dead row stays Dead (I5), and the
+//! fence of a record never goes back (I7); versions never go back unless the plan makes them (I4).
+//!
+//! Deliberately absent: what a store does inside; that is its conformance suite's business.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use siloring_core::hash::HashMap;
+use siloring_core::limits::STORE_REQUEST_TIME_MAX;
+use siloring_core::ports::store::{
+    StateKey, Store, StoreAnswer, StoreError, StoreRequest, StoreResult, Table,
+};
+use siloring_core::{ActivationNumber, Generation, Moment, SiloStatus};
+
+use super::trace::Code;
+use super::world::{Core, Happening, HostId, Input, Part, ProcessId, nanos};
+
+/// Latencies of the store.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct StoreSettings {
+    /// Shortest way to the store, or back.
+    pub latency_min: Duration,
+    /// Longest one without faults.
+    pub latency_max: Duration,
+}
+
+impl Default for StoreSettings {
+    fn default() -> Self {
+        Self {
+            latency_min: Duration::from_micros(200),
+            latency_max: Duration::from_millis(3),
+        }
+    }
+}
+
+/// What ails the store; nothing by default.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StoreFaults {
+    /// It refuses connections: `Unavailable` at once.
+    pub down: bool,
+    /// It accepts and never answers: `Unavailable` when the client gives up.
+    pub hangs: bool,
+    /// Added to each way.
+    pub delay: Duration,
+    /// Of a thousand answers, how many are lost after the effect.
+    pub lost_per_mille: u16,
+}
+
+#[derive(Debug)]
+struct Pending {
+    process: ProcessId,
+    part: Part,
+    ticket: u64,
+    request: Option<StoreRequest>,
+    result: Option<StoreResult>,
+    submitted: Moment,
+}
+
+/// Requests under way, and what was seen of the store's content.
+pub(super) struct StoreModel {
+    settings: StoreSettings,
+    store: Box<dyn Store>,
+    pub(super) faults: StoreFaults,
+    /// Hosts that cannot reach the store.
+    pub(super) cut: BTreeSet<HostId>,
+    pending: BTreeMap<u64, Pending>,
+    next: u64,
+    /// When the last request of a process and lane is executed: each lane is one connection.
+    lanes: BTreeMap<(ProcessId, Lane), Moment>,
+    statuses: BTreeMap<Generation, SiloStatus>,
+    version: u64,
+    fences: HashMap<StateKey, ActivationNumber>,
+    unavailable_count: u64,
+    lost_count: u64,
+}
+
+impl std::fmt::Debug for StoreModel {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            out,
+            "StoreModel({:?}, {} pending)",
+            self.faults,
+            self.pending.len()
+        )
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Lane {
+    Read,
+    Write,
+}
+
+const fn lane(request: &StoreRequest) -> Lane {
+    match request {
+        StoreRequest::ReadTable => Lane::Read,
+        StoreRequest::WriteRow { .. }
+        | StoreRequest::RemoveDead { .. }
+        | StoreRequest::Heartbeat { .. }
+        | StoreRequest::Settings { .. }
+        | StoreRequest::LoadState { .. }
+        | StoreRequest::WriteState { .. } => Lane::Write,
+    }
+}
+
+impl StoreModel {
+    pub(super) fn new(settings: StoreSettings, store: Box<dyn Store>) -> Self {
+        Self {
+            settings,
+            store,
+            faults: StoreFaults::default(),
+            cut: BTreeSet::new(),
+            pending: BTreeMap::new(),
+            next: 0,
+            lanes: BTreeMap::new(),
+            statuses: BTreeMap::new(),
+            version: 0,
+            fences: HashMap::default(),
+            unavailable_count: 0,
+            lost_count: 0,
+        }
+    }
+
+    /// Requests answered `Unavailable`, and those of them that had an effect.
+    pub(super) const fn counts(&self) -> (u64, u64) {
+        (self.unavailable_count, self.lost_count)
+    }
+
+    /// The membership table as it stands, past every fault.
+    pub(super) fn table(&mut self) -> Option<Table> {
+        match self.store.execute(&StoreRequest::ReadTable) {
+            Ok(StoreAnswer::Table(table)) => Some(table),
+            Ok(_) | Err(_) => None,
+        }
+    }
+
+    /// Looks at what a request has changed; the name and detail of an invariant that broke.
+    fn examine(&mut self, request: &StoreRequest) -> Option<(&'static str, String)> {
+        match request {
+            StoreRequest::WriteRow { .. } | StoreRequest::RemoveDead { .. } => self.examine_table(),
+            StoreRequest::LoadState { key, fence }
+            | StoreRequest::WriteState { key, fence, .. } => {
+                let highest = self.fences.entry(key.clone()).or_insert(*fence);
+                let before = std::mem::replace(highest, (*highest).max(*fence));
+                (before > *fence).then(|| {
+                    let detail = format!("{key:?}: {fence:?} accepted after {before:?}");
+                    ("I7 accepted fence never goes back", detail)
+                })
+            }
+            StoreRequest::ReadTable
+            | StoreRequest::Heartbeat { .. }
+            | StoreRequest::Settings { .. } => None,
+        }
+    }
+
+    fn examine_table(&mut self) -> Option<(&'static str, String)> {
+        let table = self.table()?;
+        let version = table.version.0;
+        if version <= self.version {
+            let detail = format!("{version} after {}", self.version);
+            return Some(("I4 each change of a row makes a higher version", detail));
+        }
+        self.version = version;
+        for row in &table.rows {
+            let (who, status) = (row.row.incarnation.generation, row.row.status);
+            let before = self.statuses.insert(who, status);
+            if before.is_some_and(|before| before > status) {
+                let detail = format!("{who}: {status:?} after {before:?}");
+                return Some(("I5 a status moves forward only", detail));
+            }
+        }
+        None
+    }
+}
+
+fn unavailable(detail: &str) -> StoreResult {
+    Err(StoreError::Unavailable {
+        detail: detail.into(),
+    })
+}
+
+impl Core {
+    pub(super) fn submit(
+        &mut self,
+        process: ProcessId,
+        part: Part,
+        ticket: u64,
+        request: StoreRequest,
+    ) {
+        let lane = lane(&request);
+        let earliest = self.now + self.store_latency();
+        self.store.next += 1;
+        let id = self.store.next;
+        let last = self.store.lanes.entry((process, lane)).or_default();
+        *last = (*last).max(earliest);
+        self.queue.push(*last, Happening::StoreDo { request: id });
+        let submitted = self.now;
+        let request = Some(request);
+        let pending = Pending {
+            process,
+            part,
+            ticket,
+            request,
+            result: None,
+            submitted,
+        };
+        self.store.pending.insert(id, pending);
+    }
+
+    fn store_latency(&mut self) -> Duration {
+        let settings = &self.store.settings;
+        let span = nanos(settings.latency_min)..=nanos(settings.latency_max);
+        Duration::from_nanos(self.random.store.u64(span)) + self.store.faults.delay
+    }
+
+    fn store_reached(&self, process: ProcessId) -> bool {
+        !self.store.cut.contains(&self.process(process).host)
+    }
+
+    pub(super) fn store_do(&mut self, id: u64) {
+        let Some(pending) = self.store.pending.get_mut(&id) else {
+            return;
+        };
+        let request = pending.request.take().expect("a request is executed once");
+        let (process, submitted) = (pending.process, pending.submitted);
+        let faults = self.store.faults;
+        let gone = !self.process(process).life.is_alive() && self.random.store.bool();
+        let mut at = self.now + self.store_latency();
+        let result = if gone {
+            unavailable("the client is gone")
+        } else if faults.hangs || !self.store_reached(process) {
+            at = at.max(submitted + STORE_REQUEST_TIME_MAX);
+            unavailable("no answer in time")
+        } else if faults.down {
+            unavailable("connection refused")
+        } else {
+            self.execute(&request)
+        };
+        self.trace
+            .enter(self.now, Code::StoreDone, id, u64::from(result.is_ok()));
+        let lost = result.is_ok() && self.random.store.u16(..1000) < faults.lost_per_mille;
+        let result = if lost { self.lose() } else { result };
+        self.answer_at(id, result, at);
+    }
+
+    fn execute(&mut self, request: &StoreRequest) -> StoreResult {
+        let result = self.store.store.execute(request);
+        if result.is_ok()
+            && let Some((invariant, detail)) = self.store.examine(request)
+        {
+            self.violate(invariant, detail);
+        }
+        result
+    }
+
+    fn lose(&mut self) -> StoreResult {
+        self.store.lost_count += 1;
+        unavailable("the connection broke before the answer")
+    }
+
+    fn answer_at(&mut self, id: u64, result: StoreResult, at: Moment) {
+        if let Some(pending) = self.store.pending.get_mut(&id) {
+            pending.result = Some(result);
+            self.queue.push(at, Happening::StoreAnswer { request: id });
+        }
+    }
+
+    pub(super) fn store_answer(&mut self, id: u64) {
+        let Some(pending) = self.store.pending.get(&id) else {
+            return;
+        };
+        let (submitted, answered) = (pending.submitted, matches!(pending.result, Some(Ok(_))));
+        let give_up = submitted + STORE_REQUEST_TIME_MAX;
+        if answered && !self.store_reached(pending.process) {
+            // The answer found no way back: the client gives up when its time is over.
+            let result = self.lose();
+            self.answer_at(id, result, give_up.max(self.now));
+            return;
+        }
+        let pending = self.store.pending.remove(&id).expect("looked at above");
+        let result = pending.result.expect("set when it was executed");
+        let failed = matches!(result, Err(StoreError::Unavailable { .. }));
+        self.store.unavailable_count += u64::from(failed);
+        let ok = u64::from(result.is_ok());
+        self.trace.enter(self.now, Code::StoreAnswered, id, ok);
+        let input = Input::Store {
+            ticket: pending.ticket,
+            result,
+        };
+        self.give(pending.process, pending.part, input);
+    }
+}

@@ -1,0 +1,465 @@
+//! The built-in load: grains and hubs that tell the ledger what runs, and programs that call them.
+//!
+//! What it holds: counters under each placement, a durable set that the end of the run is compared
+//! with, a relay that calls further (grain, then hub), a cycle that waits for itself, a handler that is
+//! slower than its caller's deadline, one hub a slot, and an address that nobody has. Every delivery,
+//! nested ones included, is in the ledger.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use siloring::grain::GrainType;
+use siloring::prelude::*;
+use siloring_core::limits::DEADLINE_DEFAULT;
+use siloring_core::{Address, AddressError, FailedKind};
+use siloring_runtime::call::Call;
+
+use super::cluster::{Cluster, ClusterBuilder, Failure};
+use super::ledger::{DeliveryId, Source, ran};
+use super::node::Node;
+
+/// Keys of each kind of counter.
+const KEYS: u64 = 24;
+/// Keys of the durable sets.
+const SETS: u64 = 8;
+/// Deadline of nested calls: shorter than that of the call they are made for.
+const NESTED_BUDGET: Duration = Duration::from_secs(8);
+/// Deadline of calls to the handler that is slower.
+const HASTY_BUDGET: Duration = Duration::from_millis(400);
+/// How long that handler takes.
+const SLOW_HANDLER: Duration = Duration::from_secs(1);
+/// A probe of a healed cluster is answered by then.
+const PROBE_MAX: Duration = Duration::from_secs(1);
+
+/// Enters a delivery, makes the call for it, and closes it with the outcome.
+///
+/// # Errors
+/// The call's.
+pub async fn tracked<T, E>(
+    source: Source,
+    target: &Address,
+    budget: Option<Duration>,
+    make: impl FnOnce(DeliveryId) -> Call<T, E>,
+) -> Result<T, CallError<E>> {
+    let sent = source.sent(target, budget.unwrap_or(DEADLINE_DEFAULT));
+    let mut call = make(sent.id());
+    if let Some(budget) = budget {
+        call = call.deadline(budget);
+    }
+    let result = call.await;
+    sent.close(result.as_ref().err().and_then(CallError::delivery));
+    result
+}
+
+fn address(kind: &str, id: impl std::fmt::Display) -> Address {
+    Address::of(kind, &id.to_string()).expect("the load's addresses are plain")
+}
+
+macro_rules! counter {
+    ($(#[$doc:meta])* $name:ident, $type:literal, $placement:literal) => {
+        $(#[$doc])*
+        #[derive(Grain, Default, Debug)]
+        #[grain(type = $type, key = u64, placement = $placement)]
+        pub struct $name {
+            count: u64,
+        }
+
+        #[grain_methods]
+        impl $name {
+            /// Counts one delivery.
+            pub async fn count(&mut self, ctx: &Ctx, id: u64) -> u64 {
+                ran(DeliveryId(id), ctx.attempt());
+                self.count += 1;
+                self.count
+            }
+        }
+    };
+}
+
+counter! {
+    /// A counter where it is called first.
+    LocalCounter, "sim.local", "prefer_local"
+}
+counter! {
+    /// A counter where its address hashes to.
+    HashedCounter, "sim.hashed", "hash"
+}
+counter! {
+    /// A counter anywhere.
+    RandomCounter, "sim.random", "random"
+}
+
+/// What a durable set stores.
+#[message(type = "sim.members")]
+#[derive(Default, Debug)]
+pub struct Members {
+    ids: Vec<u64>,
+}
+
+/// A set that survives its activation: what was answered is in it, what was rejected is not.
+#[derive(Grain, Default, Debug)]
+#[grain(type = "sim.set", key = u64, placement = "random")]
+pub struct DurableSet {
+    members: Members,
+}
+
+#[grain_methods]
+impl DurableSet {
+    /// Loads what is stored.
+    pub async fn on_activate(&mut self, ctx: &Ctx) -> Result<(), String> {
+        let stored = ctx.load_state::<Members>("members").await;
+        self.members = stored.map_err(|error| error.to_string())?.unwrap_or_default();
+        Ok(())
+    }
+
+    /// Adds a delivery's own id.
+    pub async fn add(&mut self, ctx: &Ctx, id: u64) -> Result<u64, String> {
+        ran(DeliveryId(id), ctx.attempt());
+        self.members.ids.push(id);
+        let saved = ctx.save_state("members", &self.members).await;
+        saved.map_err(|error| {
+            // Whether it was stored is unknown: the next activation reads what is.
+            ctx.deactivate();
+            error.to_string()
+        })?;
+        Ok(self.members.ids.len() as u64)
+    }
+
+    /// Everything in it.
+    pub async fn all(&self) -> Vec<u64> {
+        self.members.ids.clone()
+    }
+}
+
+/// A grain that calls others in its turn.
+#[derive(Grain, Default, Debug)]
+#[grain(type = "sim.relay", key = u64, placement = "random")]
+pub struct Relay {
+    own: Option<Source>,
+}
+
+impl Relay {
+    fn own(&mut self) -> Source {
+        *self.own.get_or_insert_default()
+    }
+}
+
+#[grain_methods]
+impl Relay {
+    /// Calls a counter, then the hub of a slot.
+    pub async fn relay(&mut self, ctx: &Ctx, id: u64, counter: u64, slot: u16) -> u64 {
+        ran(DeliveryId(id), ctx.attempt());
+        let source = self.own();
+        let target = address(HashedCounter::TYPE, counter);
+        let call = |id: DeliveryId| ctx.grain::<HashedCounter>(counter).count(id.0);
+        let counted = tracked(source, &target, Some(NESTED_BUDGET), call).await;
+        let hub = hub_address(slot);
+        let told = tell_hub(ctx.hub_ref(hub.as_str()), source, &hub, NESTED_BUDGET).await;
+        u64::from(counted.is_ok()) + u64::from(told.is_ok())
+    }
+
+    /// Calls the next of two relays, which calls this one: a chain that waits for itself.
+    pub async fn cycle(&mut self, ctx: &Ctx, id: u64, depth: u8) -> bool {
+        ran(DeliveryId(id), ctx.attempt());
+        if depth == 0 {
+            return false;
+        }
+        let source = self.own();
+        let key: u64 = ctx.key().parse().unwrap_or_default();
+        let other = key ^ 1;
+        let target = address(Self::TYPE, other);
+        let call = |id: DeliveryId| ctx.grain::<Self>(other).cycle(id.0, depth - 1);
+        match tracked(source, &target, Some(NESTED_BUDGET), call).await {
+            Ok(found) => found,
+            Err(error) => is_deadlock(error.delivery()),
+        }
+    }
+
+    /// Takes longer than its caller waits.
+    pub async fn dawdle(&mut self, ctx: &Ctx, id: u64) {
+        ran(DeliveryId(id), ctx.attempt());
+        ctx.sleep(SLOW_HANDLER).await;
+    }
+}
+
+fn is_deadlock(failure: Option<&DeliveryFailure>) -> bool {
+    matches!(failure, Some(DeliveryFailure::Failed { kind: FailedKind::Deadlock, .. }))
+}
+
+/// What the load sends to hubs.
+#[message(type = "sim.ping")]
+#[derive(Debug)]
+pub struct Ping {
+    /// Which delivery it is.
+    pub id: u64,
+}
+
+/// The address of a slot's hub.
+pub fn hub_address(slot: u16) -> Address {
+    address("portal", format_args!("s{slot}"))
+}
+
+async fn tell_hub(
+    hub: Result<HubRef, AddressError>,
+    source: Source,
+    target: &Address,
+    budget: Duration,
+) -> Result<(), CallError> {
+    let hub = hub.expect("the load's addresses are plain");
+    tracked(source, target, Some(budget), |id| hub.send::<Ping, ()>(&Ping { id: id.0 })).await
+}
+
+/// The load, and what it remembers for the end of the run.
+#[derive(Clone, Debug, Default)]
+pub struct Workload(Rc<Memory>);
+
+#[derive(Debug, Default)]
+struct Memory {
+    stopped: Cell<bool>,
+    /// What was added to each set, and whether it must be, or must not be, in it.
+    adds: RefCell<BTreeMap<u64, BTreeMap<u64, Presence>>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Presence {
+    Must,
+    MustNot,
+    May,
+}
+
+impl Workload {
+    /// A load that has not begun.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Lets every silo of the cluster host the load's grains and run its program.
+    #[must_use]
+    pub fn install(&self, builder: ClusterBuilder) -> ClusterBuilder {
+        let memory = Rc::clone(&self.0);
+        builder
+            .host::<LocalCounter>()
+            .host::<HashedCounter>()
+            .host::<RandomCounter>()
+            .host::<DurableSet>()
+            .host::<Relay>()
+            .program(move |node| program(node, Rc::clone(&memory)))
+    }
+
+    /// Begins nothing new.
+    pub fn stop(&self) {
+        self.0.stopped.set(true);
+    }
+
+    /// Stops the load and checks that nothing is left over: every delivery resolved, every set as
+    /// answered, every hub and placement reachable at once from every slot.
+    ///
+    /// # Errors
+    /// The first check that did not hold.
+    pub fn verify(&self, cluster: &mut Cluster) -> Result<(), Failure> {
+        self.stop();
+        let budget = DEADLINE_DEFAULT + Duration::from_secs(5);
+        cluster.run_until(budget, "every delivery is resolved", |cluster| {
+            cluster.world().counts().open() == 0
+        })?;
+        self.probe(cluster)?;
+        self.verify_sets(cluster)
+    }
+
+    fn probe(&self, cluster: &mut Cluster) -> Result<(), Failure> {
+        for slot in cluster.slots() {
+            let slots: Vec<u16> = cluster.slots().map(|slot| slot.0).collect();
+            let failed = cluster.block_on(slot, move |node| probe(node, slots))?;
+            for what in failed {
+                cluster.world_mut().violate("a fresh probe works within a second", what);
+            }
+        }
+        cluster.run_for(Duration::ZERO)
+    }
+
+    fn verify_sets(&self, cluster: &mut Cluster) -> Result<(), Failure> {
+        let adds = self.0.adds.borrow().clone();
+        let slot = cluster.slots().next().expect("a cluster has slots");
+        for (key, expected) in adds {
+            let all = cluster.block_on(slot, move |node| async move {
+                node.handle().grain::<DurableSet>(key).all().await
+            })?;
+            let found: BTreeSet<u64> = match all {
+                Ok(found) => found.into_iter().collect(),
+                Err(error) => {
+                    cluster.world_mut().violate("a set can be read", error.to_string());
+                    break;
+                }
+            };
+            for (id, presence) in expected {
+                let wrong = match presence {
+                    Presence::Must => !found.contains(&id),
+                    Presence::MustNot => found.contains(&id),
+                    Presence::May => false,
+                };
+                if wrong {
+                    let text = format!("set {key}, delivery {id}: {presence:?}");
+                    cluster.world_mut().violate("a set holds what was answered", text);
+                }
+            }
+        }
+        cluster.run_for(Duration::ZERO)
+    }
+}
+
+/// Reaches every kind of target once; names those that were not answered in time.
+async fn probe(node: Node, slots: Vec<u16>) -> Vec<String> {
+    let mut failed = Vec::new();
+    let source = Source::new();
+    let began = node.now();
+    for slot in slots {
+        let hub = hub_address(slot);
+        let result = tell_hub(node.handle().hub_ref(hub.as_str()), source, &hub, PROBE_MAX).await;
+        failed.extend(result.err().map(|error| format!("{hub} from {}: {error}", node.slot())));
+    }
+    for key in 0..4 {
+        let key = 1_000_000 + u64::from(node.slot().0) * 100 + key;
+        let target = address(RandomCounter::TYPE, key);
+        let call = |id: DeliveryId| node.handle().grain::<RandomCounter>(key).count(id.0);
+        let result = tracked(source, &target, Some(PROBE_MAX), call).await;
+        failed.extend(result.err().map(|error| format!("{target} from {}: {error}", node.slot())));
+    }
+    let took = node.now().since(began);
+    if took > PROBE_MAX {
+        failed.push(format!("the probes of {} took {took:?}", node.slot()));
+    }
+    failed
+}
+
+async fn program(node: Node, memory: Rc<Memory>) {
+    node.spawn(hub(node.clone()));
+    let mut random = node.random("load");
+    let period = Duration::from_secs(u64::from(node.silo_count())) / node.load_per_second().max(1);
+    let source = Source::new();
+    while node.load_per_second() > 0 {
+        let pause = period.mul_f64(2.0 * random.f64());
+        node.sleep(pause).await;
+        if memory.stopped.get() {
+            return;
+        }
+        begin(&node, &memory, source, &mut random);
+    }
+}
+
+/// Opens the slot's hub and answers what comes, until another process has it or this one ends.
+async fn hub(node: Node) {
+    let address = hub_address(node.slot().0);
+    loop {
+        let builder = node.handle().hub(address.as_str()).expect("the load's addresses are plain");
+        match builder.take_over().open().await {
+            Ok(mut hub) => {
+                while let Some(delivery) = hub.next().await {
+                    answer(delivery);
+                }
+                match hub.ended() {
+                    Some(HubError::ClaimLost { .. } | HubError::SiloStopping) => return,
+                    Some(_) | None => {}
+                }
+            }
+            Err(HubError::SiloStopping) => return,
+            Err(_) => {}
+        }
+        node.sleep(Duration::from_millis(500)).await;
+    }
+}
+
+fn answer(delivery: Delivery) {
+    match delivery.message::<Ping>() {
+        Ok(ping) => {
+            ran(DeliveryId(ping.id), delivery.attempt());
+            delivery.answer(&());
+        }
+        Err(failure) => delivery.refuse(failure),
+    }
+}
+
+/// Begins one delivery of a kind drawn by its weight.
+fn begin(node: &Node, memory: &Rc<Memory>, source: Source, random: &mut fastrand::Rng) {
+    let key = random.u64(..KEYS);
+    let handle = node.handle().clone();
+    match random.u8(..100) {
+        0..=29 => node.spawn(async move {
+            let target = address(LocalCounter::TYPE, key);
+            let call = |id: DeliveryId| handle.grain::<LocalCounter>(key).count(id.0);
+            drop(tracked(source, &target, None, call).await);
+        }),
+        30..=44 => node.spawn(async move {
+            let target = address(HashedCounter::TYPE, key);
+            let call = |id: DeliveryId| handle.grain::<HashedCounter>(key).count(id.0);
+            drop(tracked(source, &target, None, call).await);
+        }),
+        45..=54 => node.spawn(async move {
+            let target = address(RandomCounter::TYPE, key);
+            let call = |id: DeliveryId| handle.grain::<RandomCounter>(key).count(id.0);
+            drop(tracked(source, &target, None, call).await);
+        }),
+        55..=64 => node.spawn(add(handle, Rc::clone(memory), source, key % SETS)),
+        65..=74 => {
+            let slot = random.u16(1..=node.silo_count());
+            node.spawn(async move {
+                let target = address(Relay::TYPE, key);
+                let call = |id: DeliveryId| handle.grain::<Relay>(key).relay(id.0, key, slot);
+                drop(tracked(source, &target, None, call).await);
+            });
+        }
+        75..=84 => {
+            let hub = hub_address(random.u16(1..=node.silo_count()));
+            node.spawn(async move {
+                let told = handle.hub_ref(hub.as_str());
+                drop(tell_hub(told, source, &hub, DEADLINE_DEFAULT).await);
+            });
+        }
+        85..=92 => one_way(&handle, source, key),
+        93..=95 => node.spawn(async move {
+            let nobody = address("portal", format_args!("nobody-{key}"));
+            let told = handle.hub_ref(nobody.as_str());
+            drop(tell_hub(told, source, &nobody, DEADLINE_DEFAULT).await);
+        }),
+        96..=97 => node.spawn(async move {
+            let key = 10_000 + key;
+            let target = address(Relay::TYPE, key);
+            let call = |id: DeliveryId| handle.grain::<Relay>(key).cycle(id.0, 2);
+            drop(tracked(source, &target, None, call).await);
+        }),
+        _ => node.spawn(async move {
+            let key = 20_000 + key;
+            let target = address(Relay::TYPE, key);
+            let call = |id: DeliveryId| handle.grain::<Relay>(key).dawdle(id.0);
+            drop(tracked(source, &target, Some(HASTY_BUDGET), call).await);
+        }),
+    }
+}
+
+async fn add(handle: Handle, memory: Rc<Memory>, source: Source, key: u64) {
+    let target = address(DurableSet::TYPE, key);
+    let mut entered = 0;
+    let result = tracked(source, &target, None, |id| {
+        entered = id.0;
+        // Until its outcome is known it may be in the set.
+        memory.adds.borrow_mut().entry(key).or_default().insert(id.0, Presence::May);
+        handle.grain::<DurableSet>(key).add(id.0)
+    })
+    .await;
+    let presence = match result {
+        Ok(_) => Presence::Must,
+        Err(CallError::Delivery(failure)) if failure.rejected_kind().is_some() => Presence::MustNot,
+        Err(CallError::Delivery(_) | CallError::Handler(_)) => Presence::May,
+    };
+    memory.adds.borrow_mut().entry(key).or_default().insert(entered, presence);
+}
+
+fn one_way(handle: &Handle, source: Source, key: u64) {
+    let target = address(HashedCounter::TYPE, key);
+    let sent = source.sent_one_way(&target, DEADLINE_DEFAULT);
+    let id = sent.id();
+    let call = handle.grain::<HashedCounter>(key).count(id.0);
+    call.one_way_or(move |failure| sent.close(Some(&failure)));
+}
+

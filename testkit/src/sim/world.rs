@@ -1,0 +1,849 @@
+//! The world: virtual time, processes and what happens to them.
+//!
+//! One thread, one event queue, one seed. A process is a [`Program`] of one or more *parts* (a silo's
+//! threads): a part is run when an input waits for it or its deadline has come, on the clock of its own
+//! host, and does everything through its [`Context`]. The world kills, pauses, slows and restarts
+//! processes; [`super::network`] moves their bytes and [`super::store`] answers their store requests.
+//!
+//! Invariants: time never goes back; a part runs only while its process is alive and unpaused; the
+//! inputs of a part keep their order; the same seed, programs and calls give the same trace hash.
+//!
+//! Deliberately absent: threads, clocks, and any knowledge of silos (that is [`super::silo`]).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use siloring_core::Moment;
+use siloring_core::event::Event;
+use siloring_core::ports::store::{Store, StoreRequest, StoreResult};
+use siloring_core::schema::mix;
+
+use super::ledger::Counts;
+use super::network::{DialFailure, EndId, Ending, Network, NetworkSettings};
+use super::queue::EventQueue;
+use super::random::Streams;
+use super::scene::Scene;
+use super::store::{StoreModel, StoreSettings};
+use super::trace::{Code, Trace, TraceSink};
+
+/// A machine of the world: it has an address, a clock, and at most one living process.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct HostId(pub u16);
+
+/// One life of a program; never used again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ProcessId(pub u32);
+
+/// One thread of a process, from 0.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Part(pub u16);
+
+/// What a part finds when it is run, in order of arrival.
+#[derive(Debug)]
+pub enum Input {
+    /// Somebody connected to this process: part 0 has the connection.
+    Accepted {
+        /// Our end of it.
+        end: EndId,
+    },
+    /// A dial of ours reached a listener.
+    Connected {
+        /// Our end of it.
+        end: EndId,
+    },
+    /// A dial of ours failed; the end is closed.
+    DialFailed {
+        /// Our end of it.
+        end: EndId,
+        /// Why.
+        failure: DialFailure,
+    },
+    /// Bytes have arrived: read until nothing comes, or no further one is told.
+    Readable {
+        /// Our end.
+        end: EndId,
+    },
+    /// A write that was cut short may go on.
+    Writable {
+        /// Our end.
+        end: EndId,
+    },
+    /// The connection is over; what arrived before a [`Ending::Finished`] can still be read.
+    Closed {
+        /// Our end.
+        end: EndId,
+        /// How it ended.
+        ending: Ending,
+    },
+    /// The store answered.
+    Store {
+        /// As handed to [`Context::submit`].
+        ticket: u64,
+        /// Its answer.
+        result: StoreResult,
+    },
+    /// The process shall leave in order (SIGTERM). Part 0 gets it.
+    Drain,
+}
+
+/// What runs in a process.
+pub trait Program {
+    /// Runs one part until nothing is left to do now; returns when it wants to be run again, on its own
+    /// clock.
+    fn run(&mut self, part: Part, context: &mut Context<'_>) -> Moment;
+}
+
+/// Where a process stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Life {
+    /// Runs.
+    Running,
+    /// Stopped (SIGSTOP): its clock goes on, its kernel accepts connections and bytes.
+    Paused,
+    /// Ended by itself, with this exit code.
+    Exited(i32),
+    /// Killed.
+    Killed,
+}
+
+impl Life {
+    /// Whether the process exists.
+    pub const fn is_alive(self) -> bool {
+        matches!(self, Self::Running | Self::Paused)
+    }
+}
+
+/// Settings of a world.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct WorldSettings {
+    /// Everything random follows from it.
+    pub seed: u64,
+    /// Latencies and buffers of connections.
+    pub network: NetworkSettings,
+    /// Latencies of the store.
+    pub store: StoreSettings,
+    /// Longest time from a wake to the run of the part that was woken.
+    pub wake_latency_max: Duration,
+    /// Largest drift of a host's clock, in parts per million either way.
+    pub clock_drift_ppm_max: i32,
+    /// Whether events are kept, for [`World::events`]; they are counted in any case.
+    pub keep_events: bool,
+}
+
+impl WorldSettings {
+    /// The usual settings under `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            network: NetworkSettings::default(),
+            store: StoreSettings::default(),
+            wake_latency_max: Duration::from_micros(30),
+            clock_drift_ppm_max: 200,
+            keep_events: false,
+        }
+    }
+}
+
+/// An invariant that did not hold.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Violation {
+    /// When, on the world's clock.
+    pub at: Moment,
+    /// Its name.
+    pub invariant: &'static str,
+    /// What was found.
+    pub detail: String,
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{} at {:?}: {}", self.invariant, self.at, self.detail)
+    }
+}
+
+/// An event that a process told, as kept.
+#[derive(Clone, PartialEq, Debug)]
+pub struct KeptEvent {
+    /// When, on the world's clock.
+    pub at: Moment,
+    /// Who told it.
+    pub process: ProcessId,
+    /// What.
+    pub event: Event,
+}
+
+/// A sender that was paused or slow hears this long after it is well again.
+const OVERDUE_GRACE: Duration = Duration::from_millis(100);
+/// Events kept at most: a run that tells more than this is looked at by its counters.
+const EVENTS_KEPT_MAX: usize = 256 * 1024;
+
+/// A happening to come.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Happening {
+    Wake { process: ProcessId, part: Part },
+    Syn { end: EndId },
+    DialAnswer { end: EndId, accepted: bool },
+    Arrive { end: EndId, bytes: usize },
+    Ended { end: EndId, ending: Ending },
+    Writable { end: EndId },
+    Silence { end: EndId, token: u32 },
+    StoreDo { request: u64 },
+    StoreAnswer { request: u64 },
+}
+
+#[derive(Debug)]
+struct PartState {
+    inbox: VecDeque<Input>,
+    /// When it is run next; [`Moment::NEVER`] if nothing asks for it.
+    wake_at: Moment,
+    busy_until: Moment,
+}
+
+/// A clock that starts anywhere, drifts, and may jump forward.
+#[derive(Debug, Clone, Copy)]
+struct Clock {
+    offset_ns: u64,
+    drift_ppm: i32,
+}
+
+impl Clock {
+    fn read(self, now: Moment) -> Moment {
+        let drift = i128::from(now.as_nanos()) * i128::from(self.drift_ppm) / 1_000_000;
+        let local = i128::from(self.offset_ns) + i128::from(now.as_nanos()) + drift;
+        Moment::from_nanos(u64::try_from(local).expect("a drift is smaller than the time"))
+    }
+
+    /// The first moment at which this clock shows `local` or more.
+    fn when(self, local: Moment) -> Moment {
+        if local == Moment::NEVER {
+            return Moment::NEVER;
+        }
+        let elapsed = i128::from(local.as_nanos()) - i128::from(self.offset_ns);
+        let rate = 1_000_000 + i128::from(self.drift_ppm);
+        let now = (elapsed * 1_000_000 + rate - 1).div_euclid(rate) + 1;
+        Moment::from_nanos(u64::try_from(now.max(0)).unwrap_or(u64::MAX))
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) host: HostId,
+    pub(super) life: Life,
+    parts: Vec<PartState>,
+    clock: Clock,
+    /// Added to every run of a part: a machine short of cycles.
+    stall: Duration,
+    /// When it was last resumed, or last stopped being slow.
+    undisturbed_since: Moment,
+    pub(super) ends: Vec<EndId>,
+    exit: Option<i32>,
+}
+
+#[derive(Debug)]
+struct Host {
+    address: String,
+    process: Option<ProcessId>,
+}
+
+/// Everything but the programs: what a program reaches through its [`Context`].
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) now: Moment,
+    pub(super) queue: EventQueue<Happening>,
+    pub(super) trace: Trace,
+    pub(super) random: Streams,
+    pub(super) network: Network,
+    pub(super) store: StoreModel,
+    hosts: Vec<Host>,
+    processes: Vec<Process>,
+    settings: WorldSettings,
+    pub(super) scene: Rc<Scene>,
+    event_counts: BTreeMap<&'static str, u64>,
+    events: Vec<KeptEvent>,
+    run_count: u64,
+}
+
+impl Core {
+    pub(super) fn process(&self, process: ProcessId) -> &Process {
+        &self.processes[process.0 as usize]
+    }
+
+    pub(super) fn process_mut(&mut self, process: ProcessId) -> &mut Process {
+        &mut self.processes[process.0 as usize]
+    }
+
+    pub(super) fn listener(&self, host: HostId) -> Option<ProcessId> {
+        self.hosts[usize::from(host.0)].process
+    }
+
+    pub(super) fn host_at(&self, address: &str) -> Option<HostId> {
+        let index = self.hosts.iter().position(|host| host.address == address)?;
+        u16::try_from(index).ok().map(HostId)
+    }
+
+    /// Puts an input before a part and wakes it. A process that has ended gets nothing.
+    pub(super) fn give(&mut self, process: ProcessId, part: Part, input: Input) {
+        let state = self.process_mut(process);
+        if state.life.is_alive() {
+            state.parts[usize::from(part.0)].inbox.push_back(input);
+            self.wake_soon(process, part);
+        }
+    }
+
+    fn wake_soon(&mut self, process: ProcessId, part: Part) {
+        let late = nanos(self.settings.wake_latency_max);
+        let at = self.now + Duration::from_nanos(self.random.schedule.u64(..=late));
+        self.wake(process, part, at);
+    }
+
+    fn wake(&mut self, process: ProcessId, part: Part, at: Moment) {
+        let now = self.now;
+        let state = &mut self.processes[process.0 as usize];
+        if state.life != Life::Running {
+            return; // A paused process is woken as a whole when it goes on.
+        }
+        let part_state = &mut state.parts[usize::from(part.0)];
+        let at = at.max(part_state.busy_until).max(now);
+        if at < part_state.wake_at {
+            part_state.wake_at = at;
+            self.queue.push(at, Happening::Wake { process, part });
+        }
+    }
+
+    pub(super) fn violate(&mut self, invariant: &'static str, detail: impl Into<String>) {
+        self.scene.violate(invariant, detail);
+    }
+
+    fn told(&mut self, process: ProcessId, event: Event) {
+        let name = event.name();
+        *self.event_counts.entry(name).or_default() += 1;
+        let hash = siloring_core::hash::stable_u64(name.as_bytes());
+        self.trace
+            .enter(self.now, Code::Event, u64::from(process.0), hash);
+        self.trace.note(self.now, || format!("{process:?} {event}"));
+        if self.settings.keep_events && self.events.len() < EVENTS_KEPT_MAX {
+            self.events.push(KeptEvent {
+                at: self.now,
+                process,
+                event,
+            });
+        }
+    }
+
+    /// The moment when `process` gets to run a due part, or `None` for a stale wake.
+    fn due(&mut self, process: ProcessId, part: Part) -> bool {
+        let now = self.now;
+        let state = &mut self.processes[process.0 as usize];
+        let part_state = &mut state.parts[usize::from(part.0)];
+        if state.life != Life::Running || part_state.wake_at != now {
+            return false;
+        }
+        part_state.wake_at = Moment::NEVER;
+        true
+    }
+
+    /// After a run: how long it took, and when the part wants to be run again.
+    fn ran(&mut self, process: ProcessId, part: Part, deadline: Moment) {
+        let cost = Duration::from_nanos(self.random.schedule.u64(500..5_000));
+        let now = self.now;
+        let state = &mut self.processes[process.0 as usize];
+        let busy_until = now + cost + state.stall;
+        let part_state = &mut state.parts[usize::from(part.0)];
+        part_state.busy_until = busy_until;
+        let waiting = !part_state.inbox.is_empty();
+        let at = if waiting {
+            busy_until
+        } else {
+            state.clock.when(deadline)
+        };
+        if part_state.wake_at <= busy_until {
+            // Woken by itself meanwhile: no sooner than it is done.
+            part_state.wake_at = Moment::NEVER;
+            self.wake(process, part, busy_until);
+        }
+        if at != Moment::NEVER {
+            self.wake(process, part, at);
+        }
+    }
+}
+
+/// What a part that runs can see and do.
+#[derive(Debug)]
+pub struct Context<'a> {
+    core: &'a mut Core,
+    process: ProcessId,
+    part: Part,
+}
+
+impl Context<'_> {
+    /// The time on the clock of this host.
+    pub fn now(&self) -> Moment {
+        self.core.process(self.process).clock.read(self.core.now)
+    }
+
+    /// The world's time: for checks, never for decisions of a program.
+    pub const fn world_now(&self) -> Moment {
+        self.core.now
+    }
+
+    /// Which process runs.
+    pub const fn process(&self) -> ProcessId {
+        self.process
+    }
+
+    /// The next input of this part.
+    pub fn next_input(&mut self) -> Option<Input> {
+        self.core.process_mut(self.process).parts[usize::from(self.part.0)]
+            .inbox
+            .pop_front()
+    }
+
+    /// Dials an address; [`Input::Connected`] or [`Input::DialFailed`] tells how it went.
+    pub fn dial(&mut self, address: &str) -> EndId {
+        self.core.dial(self.process, self.part, address)
+    }
+
+    /// Hands bytes to the kernel; how many it took. Fewer than given: [`Input::Writable`] follows.
+    pub fn write(&mut self, end: EndId, bytes: &[u8]) -> usize {
+        self.core.write(self.process, end, bytes)
+    }
+
+    /// Reads what has arrived; 0 if nothing is there.
+    pub fn read(&mut self, end: EndId, space: &mut [u8]) -> usize {
+        self.core.read(self.process, end, space)
+    }
+
+    /// Closes our end; nothing more is told of it.
+    pub fn close(&mut self, end: EndId) {
+        self.core.close(self.process, end);
+    }
+
+    /// Lets another part have the end: its inputs go there from now on.
+    pub fn hand_over(&mut self, end: EndId, part: Part) {
+        self.core.hand_over(self.process, end, part);
+    }
+
+    /// Asks the store; [`Input::Store`] brings the answer to this part.
+    pub fn submit(&mut self, ticket: u64, request: StoreRequest) {
+        self.core.submit(self.process, self.part, ticket, request);
+    }
+
+    /// Wakes another part, as a thread does after it put something into a mailbox.
+    pub fn wake(&mut self, part: Part) {
+        self.core.wake_soon(self.process, part);
+    }
+
+    /// Ends the process when this run is over.
+    pub fn exit(&mut self, code: i32) {
+        self.core.process_mut(self.process).exit.get_or_insert(code);
+    }
+
+    /// A number from the world's entropy.
+    pub fn entropy(&mut self) -> u64 {
+        self.core.random.process.u64(..)
+    }
+
+    /// Tells an event.
+    pub fn tell(&mut self, event: Event) {
+        self.core.told(self.process, event);
+    }
+
+    /// Reports an invariant that does not hold.
+    pub fn violate(&mut self, invariant: &'static str, detail: impl Into<String>) {
+        self.core.violate(invariant, detail);
+    }
+
+    /// Enters a delivery, or anything else that the trace hash must see.
+    pub fn trace(&mut self, which: u64, what: u64) {
+        self.core
+            .trace
+            .enter(self.core.now, Code::Delivery, which, what);
+    }
+
+    /// Says something to whoever watches the run.
+    pub fn note(&mut self, text: impl FnOnce() -> String) {
+        self.core.trace.note(self.core.now, text);
+    }
+}
+
+/// A seeded, single-threaded world of processes.
+pub struct World {
+    core: Core,
+    programs: Vec<Option<Box<dyn Program>>>,
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("World")
+            .field("now", &self.core.now)
+            .field("trace", &self.core.trace)
+            .finish_non_exhaustive()
+    }
+}
+
+impl World {
+    /// An empty world at time zero, with a store.
+    pub fn new(settings: WorldSettings, store: Box<dyn Store>, sink: Option<TraceSink>) -> Self {
+        let core = Core {
+            now: Moment::ZERO,
+            queue: EventQueue::new(),
+            trace: Trace::new(sink),
+            random: Streams::new(settings.seed),
+            network: Network::new(settings.network.clone()),
+            store: StoreModel::new(settings.store.clone(), store),
+            hosts: Vec::new(),
+            processes: Vec::new(),
+            settings,
+            scene: Rc::default(),
+            event_counts: BTreeMap::new(),
+            events: Vec::new(),
+            run_count: 0,
+        };
+        Self {
+            core,
+            programs: Vec::new(),
+        }
+    }
+
+    /// Adds a machine. Its address is `10.0.x.y:7000`.
+    ///
+    /// # Panics
+    /// Beyond 65 535 machines.
+    pub fn add_host(&mut self) -> HostId {
+        let index = u16::try_from(self.core.hosts.len()).expect("a world has at most 65 535 hosts");
+        let address = format!("10.0.{}.{}:7000", index / 250, index % 250 + 1);
+        self.core.hosts.push(Host {
+            address,
+            process: None,
+        });
+        HostId(index)
+    }
+
+    /// Where a process on this host is reached.
+    pub fn address(&self, host: HostId) -> &str {
+        &self.core.hosts[usize::from(host.0)].address
+    }
+
+    /// Starts a program of `parts` parts on a host.
+    ///
+    /// # Panics
+    /// If a process lives there.
+    pub fn start(&mut self, host: HostId, parts: u16, program: Box<dyn Program>) -> ProcessId {
+        let index = u32::try_from(self.programs.len()).expect("fewer than 4 G processes");
+        let process = ProcessId(index);
+        let listening = &mut self.core.hosts[usize::from(host.0)].process;
+        assert!(
+            listening.is_none(),
+            "one process at a time lives on {host:?}"
+        );
+        *listening = Some(process);
+        self.core.scene.hosts.borrow_mut().push(host);
+        let drift = self.core.settings.clock_drift_ppm_max;
+        let clock = Clock {
+            offset_ns: self
+                .core
+                .random
+                .process
+                .u64(1_000_000_000..1_000_000_000_000_000),
+            drift_ppm: self.core.random.process.i32(-drift..=drift),
+        };
+        let part = || PartState {
+            inbox: VecDeque::new(),
+            wake_at: Moment::NEVER,
+            busy_until: Moment::ZERO,
+        };
+        self.core.processes.push(Process {
+            host,
+            life: Life::Running,
+            parts: (0..parts).map(|_| part()).collect(),
+            clock,
+            stall: Duration::ZERO,
+            undisturbed_since: self.core.now,
+            ends: Vec::new(),
+            exit: None,
+        });
+        self.programs.push(Some(program));
+        self.enter(Code::Process, process, 1);
+        self.wake_all(process);
+        process
+    }
+
+    /// The world's time.
+    pub const fn now(&self) -> Moment {
+        self.core.now
+    }
+
+    /// Where a process stands.
+    pub fn life(&self, process: ProcessId) -> Life {
+        self.core.process(process).life
+    }
+
+    /// Since when a process runs at full speed; `None` while it is paused, slow or gone.
+    pub fn undisturbed_since(&self, process: ProcessId) -> Option<Moment> {
+        let state = self.core.process(process);
+        let undisturbed = state.life == Life::Running && state.stall.is_zero();
+        undisturbed.then_some(state.undisturbed_since)
+    }
+
+    /// The program of a living process.
+    pub fn program(&mut self, process: ProcessId) -> Option<&mut dyn Program> {
+        match &mut self.programs[process.0 as usize] {
+            Some(program) => Some(program.as_mut()),
+            None => None,
+        }
+    }
+
+    /// Runs what happens up to and including `until`, and stops at the first violation.
+    pub fn run_until(&mut self, until: Moment) {
+        self.core.scene.enter();
+        while self.core.scene.is_sound() {
+            let Some((at, happening)) = self.core.queue.pop_until(until) else {
+                self.core.now = self.core.now.max(until);
+                self.core.scene.now.set(self.core.now);
+                return;
+            };
+            assert!(at >= self.core.now, "time never goes back");
+            self.core.now = at;
+            self.core.scene.now.set(at);
+            self.happen(happening);
+        }
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Wake { process, part } => {
+                if self.core.due(process, part) {
+                    self.run(process, part);
+                }
+            }
+            Happening::Syn { end } => self.core.syn_arrived(end),
+            Happening::DialAnswer { end, accepted } => self.core.dial_answered(end, accepted),
+            Happening::Arrive { end, bytes } => self.core.arrived(end, bytes),
+            Happening::Ended { end, ending } => self.core.end_arrived(end, ending),
+            Happening::Writable { end } => self.core.writable(end),
+            Happening::Silence { end, token } => self.core.silence_ended(end, token),
+            Happening::StoreDo { request } => self.core.store_do(request),
+            Happening::StoreAnswer { request } => self.core.store_answer(request),
+        }
+    }
+
+    fn run(&mut self, process: ProcessId, part: Part) {
+        self.core.run_count += 1;
+        let which = u64::from(process.0) << 16 | u64::from(part.0);
+        self.core.trace.enter(self.core.now, Code::Run, which, 0);
+        let program = &mut self.programs[process.0 as usize];
+        let Some(running) = program else { return };
+        self.core.scene.process.set(Some(process));
+        let deadline = running.run(
+            part,
+            &mut Context {
+                core: &mut self.core,
+                process,
+                part,
+            },
+        );
+        self.core.scene.process.set(None);
+        match self.core.process(process).exit {
+            None => self.core.ran(process, part, deadline),
+            Some(code) => self.end(process, Life::Exited(code)),
+        }
+    }
+
+    /// Ends a process at once (SIGKILL): its connections are cut at any byte.
+    pub fn kill(&mut self, process: ProcessId) {
+        if self.life(process).is_alive() {
+            self.end(process, Life::Killed);
+        }
+    }
+
+    /// The machine loses power: nobody is told, its connections stay half-open.
+    pub fn vanish(&mut self, process: ProcessId) {
+        if self.life(process).is_alive() {
+            self.core.forget_ends(process);
+            self.end(process, Life::Killed);
+        }
+    }
+
+    fn end(&mut self, process: ProcessId, life: Life) {
+        let state = self.core.process_mut(process);
+        state.life = life;
+        for part in &mut state.parts {
+            part.inbox.clear();
+        }
+        let host = usize::from(state.host.0);
+        match life {
+            Life::Killed => self.core.cut_ends(process),
+            Life::Running | Life::Paused | Life::Exited(_) => self.core.close_ends(process),
+        }
+        self.core.hosts[host].process = None;
+        self.enter(Code::Process, process, 2);
+        // Last: what the program drops may look at the world's records, never at the world.
+        drop(self.programs[process.0 as usize].take());
+    }
+
+    /// Stops a process (SIGSTOP); its clock goes on.
+    pub fn pause(&mut self, process: ProcessId) {
+        let state = self.core.process_mut(process);
+        if state.life == Life::Running {
+            state.life = Life::Paused;
+            for part in &mut state.parts {
+                part.wake_at = Moment::NEVER;
+            }
+            self.enter(Code::Process, process, 3);
+        }
+    }
+
+    /// Lets a paused process go on.
+    pub fn resume(&mut self, process: ProcessId) {
+        let now = self.core.now;
+        let state = self.core.process_mut(process);
+        if state.life == Life::Paused {
+            state.life = Life::Running;
+            state.undisturbed_since = now;
+            self.enter(Code::Process, process, 4);
+            self.wake_all(process);
+        }
+    }
+
+    /// Makes every run of a part take this much longer; zero ends it.
+    pub fn slow(&mut self, process: ProcessId, stall: Duration) {
+        let now = self.core.now;
+        let state = self.core.process_mut(process);
+        state.stall = stall;
+        state.undisturbed_since = now;
+        self.enter(Code::Process, process, 5);
+    }
+
+    /// How much longer every run of a part takes.
+    pub fn stall(&self, process: ProcessId) -> Duration {
+        self.core.process(process).stall
+    }
+
+    /// Moves the clock of a process forward (a virtual machine that was suspended).
+    pub fn jump(&mut self, process: ProcessId, by: Duration) {
+        let now = self.core.now;
+        let state = self.core.process_mut(process);
+        state.clock.offset_ns += nanos(by);
+        state.undisturbed_since = now;
+        self.enter(Code::Process, process, 6);
+        self.wake_all(process);
+    }
+
+    /// Asks a process to leave in order (SIGTERM).
+    pub fn drain(&mut self, process: ProcessId) {
+        self.enter(Code::Process, process, 7);
+        self.core.give(process, Part(0), Input::Drain);
+    }
+
+    /// Wakes one part, as after a change that no input tells.
+    pub fn wake(&mut self, process: ProcessId, part: Part) {
+        self.core.wake_soon(process, part);
+    }
+
+    fn wake_all(&mut self, process: ProcessId) {
+        for part in 0..self.core.process(process).parts.len() {
+            let part = Part(u16::try_from(part).expect("counted from a u16"));
+            self.core.wake_soon(process, part);
+        }
+    }
+
+    fn enter(&mut self, code: Code, process: ProcessId, what: u64) {
+        self.core
+            .trace
+            .enter(self.core.now, code, u64::from(process.0), what);
+    }
+
+    /// Reports an invariant that does not hold; the run stops.
+    pub fn violate(&mut self, invariant: &'static str, detail: impl Into<String>) {
+        self.core.violate(invariant, detail);
+    }
+
+    /// Invariants that did not hold.
+    pub fn violations(&self) -> Vec<Violation> {
+        self.core.scene.violations()
+    }
+
+    /// What the deliveries of this world came to so far.
+    pub fn counts(&self) -> Counts {
+        self.core.scene.ledger.borrow().counts().clone()
+    }
+
+    /// The first moment at which an open delivery may be late.
+    pub fn next_due(&self) -> Moment {
+        self.core.scene.ledger.borrow_mut().next_due()
+    }
+
+    /// Checks P0 for the deliveries that are due: their senders have heard, or could not.
+    pub fn check_due(&mut self) {
+        let now = self.core.now;
+        let due = self.core.scene.ledger.borrow_mut().take_due(now);
+        for (id, sender) in due {
+            let heard_by = match self.life(sender) {
+                Life::Exited(_) | Life::Killed => continue,
+                Life::Running | Life::Paused => self.undisturbed_since(sender),
+            };
+            // A sender that was not scheduled hears within the grace after it is again.
+            let heard_by = heard_by.map_or(now + OVERDUE_GRACE, |since| since + OVERDUE_GRACE);
+            if heard_by > now {
+                self.core.scene.ledger.borrow_mut().put_off(id, heard_by);
+            } else {
+                let text = self.core.scene.ledger.borrow().describe(id);
+                self.core
+                    .violate("P0 an outcome within budget and grace", text);
+            }
+        }
+    }
+
+    /// How often an event was told.
+    pub fn event_count(&self, name: &str) -> u64 {
+        self.core.event_counts.get(name).copied().unwrap_or(0)
+    }
+
+    /// Every kind of event told, with its count.
+    pub const fn event_counts(&self) -> &BTreeMap<&'static str, u64> {
+        &self.core.event_counts
+    }
+
+    /// The events kept; none unless [`WorldSettings::keep_events`].
+    pub fn events(&self) -> &[KeptEvent] {
+        &self.core.events
+    }
+
+    /// The hash over everything that has happened.
+    pub fn trace_hash(&self) -> u64 {
+        mix(
+            self.core.trace.hash(),
+            self.core.scene.ledger.borrow().hash(),
+        )
+    }
+
+    /// How many happenings the hash is over.
+    pub const fn trace_count(&self) -> u64 {
+        self.core.trace.count()
+    }
+
+    /// How often a part was run.
+    pub const fn run_count(&self) -> u64 {
+        self.core.run_count
+    }
+
+    /// Says something to whoever watches the run.
+    pub fn note(&mut self, text: impl FnOnce() -> String) {
+        self.core.trace.note(self.core.now, text);
+    }
+
+    pub(super) const fn core(&mut self) -> &mut Core {
+        &mut self.core
+    }
+
+    pub(super) const fn core_ref(&self) -> &Core {
+        &self.core
+    }
+}
+
+/// Nanoseconds of a span; saturating.
+pub(super) fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}

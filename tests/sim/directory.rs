@@ -1,0 +1,220 @@
+//! The directory: where an address lives, while its owners come and go.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use siloring_testkit::sim::workload::Workload;
+use siloring_testkit::sim::{Cluster, Fault, Options, Plan};
+
+use super::scenario::{
+    Echo, New, Note, Opening, Outcome, S1, S2, S3, SECOND, check, ensure, note, notes, serve_hub,
+    up,
+};
+
+const HUBS: [&str; 8] = [
+    "portal/k1", "portal/k2", "portal/k3", "portal/k4", "portal/k5", "portal/k6", "portal/k7",
+    "portal/k8",
+];
+
+/// Looks every hub up from a cold cache, all the time, while `disturb` happens; none is ever said not
+/// to be there.
+fn look_up_while(
+    new: New<'_>,
+    disturb: impl Fn(&mut Cluster, u64) -> Outcome,
+    rounds: u64,
+) -> Outcome {
+    let mut cluster = up(new())?;
+    for hub in HUBS {
+        serve_hub(&mut cluster, S1, hub, Opening::Plain);
+    }
+    cluster.run_for(SECOND)?;
+    let mut watches = Vec::new();
+    for hub in HUBS {
+        let span = Duration::from_secs(40 * rounds);
+        let period = Duration::from_millis(40);
+        watches.push(cluster.spawn(S2, move |node| notes(node, hub.to_owned(), period, span)));
+    }
+    for round in 0..rounds {
+        disturb(&mut cluster, round)?;
+    }
+    cluster.run_until(300 * SECOND, "all are answered", |_| {
+        watches.iter().all(|watch| watch.borrow().is_some())
+    })?;
+    for (hub, watch) in HUBS.iter().zip(&watches) {
+        let heard = watch.borrow_mut().take().unwrap_or_default();
+        for (index, heard) in heard.iter().enumerate() {
+            ensure!(heard.name() != "NotHere", "{hub}, look-up {index}: {heard:?}");
+        }
+    }
+    cluster.run_until(60 * SECOND, "whole again", |cluster| cluster.is_whole())?;
+    for hub in HUBS {
+        let heard = cluster
+            .block_on(S3, move |node| async move { note(&node, hub, &Note::default()).await })?;
+        ensure!(heard.name() == "Handled" && heard.took < SECOND, "{hub}: {heard:?}");
+    }
+    Ok(())
+}
+
+/// D1. The owner of a range leaves during look-ups: success or a transient kind, never `NotHere`.
+#[test]
+fn a_look_up_during_the_owners_end_is_never_terminal() {
+    fn scenario(new: New<'_>) -> Outcome {
+        let disturb = |cluster: &mut Cluster, round: u64| -> Outcome {
+            cluster.inflict(if round % 2 == 0 { Fault::Kill(S3) } else { Fault::Drain(S3) });
+            cluster.run_for(15 * SECOND)?;
+            cluster.inflict(Fault::Start(S3));
+            cluster.run_for(20 * SECOND)?;
+            Ok(())
+        };
+        look_up_while(new, disturb, 4)
+    }
+    check(scenario, &["open-before-all-answers"]);
+}
+
+/// D5. A newcomer is killed at every moment of its hand-overs, a leaver at every moment of its own.
+#[test]
+fn a_hand_over_cut_short_at_any_moment_leaves_the_range_whole() {
+    fn scenario(new: New<'_>) -> Outcome {
+        let disturb = |cluster: &mut Cluster, round: u64| -> Outcome {
+            cluster.inflict(Fault::Drain(S3));
+            // From the first piece of the leaver's hand-over to the last.
+            cluster.run_for(Duration::from_millis(1 + round * round))?;
+            cluster.inflict(Fault::Kill(S3));
+            cluster.run_for(12 * SECOND)?;
+            cluster.inflict(Fault::Start(S3));
+            let joined = |cluster: &Cluster| {
+                let status = cluster.silo(S3).and_then(|silo| silo.status());
+                status == Some(siloring_core::SiloStatus::Active)
+            };
+            cluster.run_until(60 * SECOND, "it joins", joined)?;
+            if round % 2 == 0 {
+                cluster.run_for(Duration::from_millis(round))?;
+                cluster.inflict(Fault::Kill(S3));
+                cluster.run_for(12 * SECOND)?;
+                cluster.inflict(Fault::Start(S3));
+            }
+            cluster.run_for(10 * SECOND)?;
+            Ok(())
+        };
+        look_up_while(new, disturb, 8)
+    }
+    check(scenario, &["open-before-all-answers"]);
+}
+
+/// D5. One silo is unreachable for the asker only: its answer comes through a third.
+#[test]
+fn a_recovery_hears_a_silo_that_only_others_reach() {
+    fn scenario(new: New<'_>) -> Outcome {
+        let disturb = |cluster: &mut Cluster, _round: u64| -> Outcome {
+            cluster.inflict(Fault::Split(S1, S2, 12 * SECOND));
+            cluster.run_for(SECOND)?;
+            cluster.inflict(Fault::Kill(S3));
+            cluster.run_for(Duration::from_millis(300))?;
+            cluster.inflict(Fault::Start(S3));
+            cluster.run_for(25 * SECOND)?;
+            Ok(())
+        };
+        look_up_while(new, disturb, 2)
+    }
+    check(scenario, &["open-before-all-answers"]);
+}
+
+/// D2. Calls to a thousand ids while silos join, drain and are killed: what was answered is stored,
+/// and a survivor keeps its activations.
+#[test]
+fn a_thousand_ids_keep_one_committing_activation_each() {
+    let mut options = Options::new(42);
+    options.load_per_second = 60;
+    options.safety = Duration::from_secs(150);
+    let plan = Plan::calm(options)
+        .at(10 * SECOND, Fault::Kill(S2))
+        .at(25 * SECOND, Fault::Start(S2))
+        .at(45 * SECOND, Fault::Drain(S3))
+        .at(60 * SECOND, Fault::Start(S3))
+        .at(80 * SECOND, Fault::Roll);
+    let workload = Workload::new();
+    let mut cluster = workload.install(Cluster::builder().plan(plan).host::<Echo>()).build();
+    cluster.start().unwrap_or_else(|failure| panic!("{failure}"));
+    let counts = Rc::new(RefCell::new(BTreeMap::new()));
+    for id in 0..1_000u64 {
+        let counts = Rc::clone(&counts);
+        drop(cluster.spawn(S1, move |node| async move {
+            let echo = node.handle().grain::<Echo>(format!("id-{id}"));
+            let result = echo.echo().await;
+            counts.borrow_mut().insert(id, result.map_err(|error| error.to_string()));
+        }));
+    }
+    cluster.run_plan().unwrap_or_else(|failure| panic!("{failure}"));
+    workload.verify(&mut cluster).unwrap_or_else(|failure| panic!("{failure}"));
+    let counts = counts.borrow();
+    assert_eq!(counts.len(), 1_000);
+    assert!(counts.values().all(|count| *count == Ok(1)), "before any fault each ran once");
+}
+
+/// D2. The death of a directory owner deactivates nothing elsewhere.
+#[test]
+fn the_death_of_an_owner_deactivates_nothing_elsewhere() {
+    fn scenario(new: New<'_>) -> Outcome {
+        let mut cluster = up(new())?;
+        let call_all = |cluster: &mut Cluster| {
+            cluster.block_on(S1, |node| async move {
+                let mut counts = Vec::new();
+                for id in 0..60 {
+                    let echo = node.handle().grain::<Echo>(format!("kept-{id}"));
+                    counts.push(echo.echo().await);
+                }
+                counts
+            })
+        };
+        let first = call_all(&mut cluster)?;
+        ensure!(first.iter().all(|count| *count == Ok(1)), "{first:?}");
+        let before = cluster.world().event_count("GrainDeactivated");
+        cluster.inflict(Fault::Kill(S3));
+        cluster.run_for(15 * SECOND)?;
+        let second = call_all(&mut cluster)?;
+        // They are on the silo that called them first, so none was on the one that died.
+        ensure!(second.iter().all(|count| *count == Ok(2)), "{second:?}");
+        let after = cluster.world().event_count("GrainDeactivated");
+        ensure!(after == before, "{before} then {after} deactivations");
+        Ok(())
+    }
+    check(scenario, &["everything-refused"]);
+}
+
+/// D4. A stale cache entry costs one forward, then it is right: also if a one-way found it out.
+#[test]
+fn a_stale_place_is_corrected_by_the_first_call_that_meets_it() {
+    fn scenario(new: New<'_>) -> Outcome {
+        let mut cluster = up(new())?;
+        for round in 0..6u64 {
+            let key = format!("mover-{round}");
+            let call = |cluster: &mut Cluster, slot, key: String| {
+                cluster.block_on(slot, move |node| async move {
+                    node.handle().grain::<Echo>(key.as_str()).echo().await
+                })
+            };
+            ensure!(call(&mut cluster, S3, key.clone())? == Ok(1), "made on s3");
+            ensure!(call(&mut cluster, S1, key.clone())? == Ok(2), "s1 knows that it is on s3");
+            let leaving = key.clone();
+            cluster.block_on(S2, move |node| async move {
+                node.handle().grain::<Echo>(leaving.as_str()).leave().await
+            })??;
+            cluster.run_for(SECOND)?;
+            ensure!(call(&mut cluster, S2, key.clone())? == Ok(1), "made anew");
+            if round % 2 == 0 {
+                ensure!(call(&mut cluster, S1, key.clone())? == Ok(2), "s1 finds it");
+            } else {
+                let one_way = key.clone();
+                cluster.block_on(S1, move |node| async move {
+                    node.handle().grain::<Echo>(one_way.as_str()).echo().one_way();
+                })?;
+                cluster.run_for(SECOND)?;
+            }
+            ensure!(call(&mut cluster, S1, key.clone())? == Ok(3), "and again");
+        }
+        Ok(())
+    }
+    check(scenario, &["everything-refused"]);
+}

@@ -1,0 +1,2 @@
+//! Whole clusters on virtual time.
+mod smoke;

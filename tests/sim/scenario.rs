@@ -1,0 +1,270 @@
+//! What the scenarios share: a cluster to act on, grains and hubs to act with, and the rule that a
+//! scenario fails under its variant.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::time::Duration;
+
+use siloring::prelude::*;
+use siloring_testkit::sim::{Cluster, ClusterBuilder, Node, Options, Plan, Slot};
+
+/// A scenario's end: it held, or why not.
+pub(crate) type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// The first three slots.
+pub(crate) const S1: Slot = Slot(1);
+pub(crate) const S2: Slot = Slot(2);
+pub(crate) const S3: Slot = Slot(3);
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+/// A killed silo is Dead by then (the design's bound), and a second for the news.
+pub(crate) const DETECTED: Duration = Duration::from_secs(11);
+
+/// Ends the scenario as failed unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($why:tt)+) => {
+        if !$condition {
+            return Err(format!($($why)+).into());
+        }
+    };
+}
+pub(crate) use ensure;
+
+/// Makes the builder of a scenario's cluster: three silos, no load.
+pub(crate) type New<'a> = &'a dyn Fn() -> ClusterBuilder;
+
+/// Runs a scenario with each variant, then as built: it fails each time, then holds.
+pub(crate) fn check(scenario: fn(New<'_>) -> Outcome, variants: &[&str]) {
+    for variant in variants {
+        let error = run(scenario, Some(variant)).expect_err("fails with its variant");
+        println!("with {variant}: {}", error.lines().next().unwrap_or_default());
+    }
+    if let Err(error) = run(scenario, None) {
+        panic!("{error}");
+    }
+}
+
+fn run(scenario: fn(New<'_>) -> Outcome, variant: Option<&str>) -> Result<(), String> {
+    let new = || {
+        let mut options = Options::new(1);
+        options.load_per_second = 0;
+        options.defect = variant.map(str::to_owned);
+        let builder = Cluster::builder().plan(Plan::calm(options)).keep_events();
+        watched(builder.host::<Echo>())
+    };
+    let ran = catch_unwind(AssertUnwindSafe(|| scenario(&new)));
+    match ran {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(panic) => Err(format!("it panicked: {:?}", panic.downcast_ref::<String>())),
+    }
+}
+
+fn watched(builder: ClusterBuilder) -> ClusterBuilder {
+    if siloring_testkit::sim::trace_asked() {
+        return builder.trace(|line| eprintln!("{line}"));
+    }
+    builder
+}
+
+/// A grain for scenarios.
+#[derive(Grain, Default, Debug)]
+#[grain(type = "test.echo")]
+pub(crate) struct Echo {
+    runs: u64,
+}
+
+#[grain_methods]
+impl Echo {
+    /// Counts its runs.
+    pub(crate) async fn echo(&mut self) -> u64 {
+        self.runs += 1;
+        self.runs
+    }
+
+    /// As `echo`, after a while.
+    pub(crate) async fn echo_after(&mut self, ctx: &Ctx, wait_ms: u64) -> u64 {
+        ctx.sleep(Duration::from_millis(wait_ms)).await;
+        self.runs += 1;
+        self.runs
+    }
+
+    /// How often the others ran.
+    pub(crate) async fn runs(&self) -> u64 {
+        self.runs
+    }
+
+    /// Ends this activation.
+    pub(crate) async fn leave(&mut self, ctx: &Ctx) {
+        ctx.deactivate();
+    }
+
+    /// Calls the next grain of a chain; the last one calls the first.
+    pub(crate) async fn chain(&mut self, ctx: &Ctx, next: Vec<String>) -> String {
+        let Some((first, rest)) = next.split_first() else { return "end".to_owned() };
+        match ctx.grain::<Self>(first.as_str()).chain(rest.to_vec()).await {
+            Ok(found) => found,
+            Err(error) => error.to_string(),
+        }
+    }
+
+    /// Sends a note to a hub and says what came of it.
+    pub(crate) async fn tell(&mut self, ctx: &Ctx, hub: String) -> String {
+        let hub = ctx.hub_ref(&hub).expect("the tests' addresses are plain");
+        match hub.send::<Note, ()>(&Note::default()).await {
+            Ok(()) => "answered".to_owned(),
+            Err(error) => error.to_string(),
+        }
+    }
+}
+
+/// What scenarios send to hubs.
+#[message(type = "test.note")]
+#[derive(Debug, Default)]
+pub(crate) struct Note {
+    pub(crate) number: u64,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// How a call ended, and when.
+#[derive(Debug, Clone)]
+pub(crate) struct Heard {
+    pub(crate) failure: Option<DeliveryFailure>,
+    pub(crate) took: Duration,
+}
+
+impl Heard {
+    pub(crate) fn name(&self) -> &'static str {
+        self.failure.as_ref().map_or("Handled", DeliveryFailure::name)
+    }
+}
+
+/// Sends a note to a hub.
+pub(crate) async fn note(node: &Node, hub: &str, note: &Note) -> Heard {
+    let began = node.now();
+    let hub = node.handle().hub_ref(hub).expect("the tests' addresses are plain");
+    let result = hub.send::<Note, ()>(note).await;
+    let failure = result.err().and_then(|error| error.delivery().cloned());
+    Heard { failure, took: node.now().since(began) }
+}
+
+/// Sends notes at a steady pace for a span; how each ended, in order of sending.
+pub(crate) async fn notes(node: Node, hub: String, period: Duration, span: Duration) -> Vec<Heard> {
+    let heard = Rc::new(RefCell::new(Vec::new()));
+    let began = node.now();
+    let mut count = 0;
+    while node.now().since(began) < span {
+        let (sender, hub, heard) = (node.clone(), hub.clone(), Rc::clone(&heard));
+        let index = count;
+        node.spawn(async move {
+            let outcome = note(&sender, &hub, &Note::default()).await;
+            heard.borrow_mut().push((index, outcome));
+        });
+        count += 1;
+        node.sleep(period).await;
+    }
+    while heard.borrow().len() < count {
+        node.sleep(Duration::from_millis(10)).await;
+    }
+    let mut all = heard.take();
+    all.sort_by_key(|(index, _)| *index);
+    all.into_iter().map(|(_, outcome)| outcome).collect()
+}
+
+/// What a hub of a test has taken, and why it ended.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HubLog(Rc<RefCell<HubSeen>>);
+
+#[derive(Debug, Default)]
+struct HubSeen {
+    claimed: Option<Result<(), HubError>>,
+    numbers: Vec<u64>,
+    ended: Option<HubError>,
+    close: bool,
+}
+
+impl HubLog {
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        self.0.borrow().numbers.clone()
+    }
+
+    pub(crate) fn claimed(&self) -> Option<Result<(), HubError>> {
+        self.0.borrow().claimed
+    }
+
+    pub(crate) fn ended(&self) -> Option<HubError> {
+        self.0.borrow().ended
+    }
+
+    /// Closes the hub before its next delivery, or at once if it is polled.
+    pub(crate) fn close(&self) {
+        self.0.borrow_mut().close = true;
+    }
+}
+
+/// Whether a hub replaces another holder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Opening {
+    Plain,
+    TakeOver,
+}
+
+/// Opens a hub in a slot's program and answers every note, until it is closed or lost.
+pub(crate) fn serve_hub(
+    cluster: &mut Cluster,
+    slot: Slot,
+    address: &'static str,
+    opening: Opening,
+) -> HubLog {
+    let log = HubLog::default();
+    let seen = log.clone();
+    drop(cluster.spawn(slot, |node| serve(node, address, opening, seen)));
+    log
+}
+
+async fn serve(node: Node, address: &'static str, opening: Opening, log: HubLog) {
+    let builder = node.handle().hub(address).expect("the tests' addresses are plain");
+    let builder = match opening {
+        Opening::Plain => builder,
+        Opening::TakeOver => builder.take_over(),
+    };
+    let opened = builder.open().await;
+    log.0.borrow_mut().claimed = Some(opened.as_ref().map(drop).map_err(|error| *error));
+    let Ok(mut hub) = opened else { return };
+    loop {
+        let next = until_closed(&node, &mut hub, &log).await;
+        let Some(delivery) = next else { break };
+        if let Ok(note) = delivery.message::<Note>() {
+            log.0.borrow_mut().numbers.push(note.number);
+            delivery.answer(&());
+        }
+    }
+    log.0.borrow_mut().ended = hub.ended();
+}
+
+/// The next delivery, or `None` once the hub has ended or the test wants it closed.
+async fn until_closed(node: &Node, hub: &mut Hub, log: &HubLog) -> Option<Delivery> {
+    let mut next = std::pin::pin!(hub.next());
+    loop {
+        let mut pause = std::pin::pin!(node.sleep(Duration::from_millis(5)));
+        let turn = std::future::poll_fn(|cx| {
+            if let std::task::Poll::Ready(delivery) = next.as_mut().poll(cx) {
+                return std::task::Poll::Ready(Some(delivery));
+            }
+            pause.as_mut().poll(cx).map(|()| None)
+        });
+        match turn.await {
+            Some(delivery) => return delivery,
+            None if log.0.borrow().close => return None,
+            None => {}
+        }
+    }
+}
+
+/// A cluster that is up.
+pub(crate) fn up(builder: ClusterBuilder) -> Result<Cluster, Box<dyn std::error::Error>> {
+    let mut cluster = builder.build();
+    cluster.start()?;
+    Ok(cluster)
+}
