@@ -35,10 +35,7 @@ impl Inbox {
     async fn pass_on(&mut self, ctx: &Ctx, note: Note) -> Result<u64, String> {
         let portal = ctx.hub_ref(&format!("portal/{}", ctx.key()));
         let portal = portal.map_err(|error| error.to_string())?;
-        let sent = portal
-            .send::<Note, ()>(&note)
-            .deadline(Duration::from_secs(5))
-            .await;
+        let sent = portal.send::<Note, ()>(&note).deadline(Duration::from_secs(5)).await;
         sent.map_err(|error| error.to_string())?;
         self.passed_on += 1;
         Ok(self.passed_on)
@@ -49,15 +46,8 @@ impl Inbox {
 async fn serve(stream: TcpStream, silo: Handle) -> anyhow::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut lines = BufReader::new(reader).lines();
-    let user = lines
-        .next_line()
-        .await?
-        .context("the connection names its user first")?;
-    let mut hub = silo
-        .hub(&format!("portal/{user}"))?
-        .take_over()
-        .open()
-        .await?;
+    let user = lines.next_line().await?.context("the connection names its user first")?;
+    let mut hub = silo.hub(&format!("portal/{user}"))?.take_over().open().await?;
     writer.write_all(b"welcome\n").await?;
     loop {
         tokio::select! {
@@ -77,9 +67,7 @@ async fn serve(stream: TcpStream, silo: Handle) -> anyhow::Result<()> {
 async fn show(delivery: Delivery, writer: &mut OwnedWriteHalf) -> anyhow::Result<()> {
     match delivery.message::<Note>() {
         Ok(note) => {
-            writer
-                .write_all(format!("{}: {}\n", note.from, note.text).as_bytes())
-                .await?;
+            writer.write_all(format!("{}: {}\n", note.from, note.text).as_bytes()).await?;
             delivery.answer(&());
         }
         Err(failure) => delivery.refuse(failure),
@@ -95,15 +83,10 @@ async fn post(
     writer: &mut OwnedWriteHalf,
 ) -> anyhow::Result<()> {
     let Some((to, text)) = line.split_once(": ").filter(|(to, _)| *to != user) else {
-        writer
-            .write_all(b"(write `name: text`, with the name of somebody else)\n")
-            .await?;
+        writer.write_all(b"(write `name: text`, with the name of somebody else)\n").await?;
         return Ok(());
     };
-    let note = Note {
-        from: user.to_owned(),
-        text: text.to_owned(),
-    };
+    let note = Note { from: user.to_owned(), text: text.to_owned() };
     let verdict = match silo.grain::<Inbox>(to).pass_on(note).await {
         Ok(count) => format!("(delivered, note {count} for {to})\n"),
         Err(error) => format!("({to} did not get it: {error})\n"),
@@ -133,33 +116,21 @@ struct User {
 impl User {
     async fn connect(server: SocketAddr, name: &str) -> anyhow::Result<Self> {
         let (reader, writer) = TcpStream::connect(server).await?.into_split();
-        let mut user = Self {
-            lines: BufReader::new(reader).lines(),
-            writer,
-        };
+        let mut user = Self { lines: BufReader::new(reader).lines(), writer };
         user.say(name).await?;
         user.hear("welcome").await?;
         Ok(user)
     }
 
     async fn say(&mut self, line: &str) -> anyhow::Result<()> {
-        self.writer
-            .write_all(format!("{line}\n").as_bytes())
-            .await?;
+        self.writer.write_all(format!("{line}\n").as_bytes()).await?;
         Ok(())
     }
 
     async fn hear(&mut self, beginning: &str) -> anyhow::Result<()> {
-        let line = self
-            .lines
-            .next_line()
-            .await?
-            .context("the server closed the connection")?;
+        let line = self.lines.next_line().await?.context("the server closed the connection")?;
         println!("{line}");
-        anyhow::ensure!(
-            line.starts_with(beginning),
-            "expected {beginning:?}, heard {line:?}"
-        );
+        anyhow::ensure!(line.starts_with(beginning), "expected {beginning:?}, heard {line:?}");
         Ok(())
     }
 }
@@ -186,15 +157,13 @@ async fn play(silo: Handle) -> anyhow::Result<()> {
 
 fn main() -> anyhow::Result<()> {
     let silo = Silo::builder()
-        .cluster("embed-in-tokio")
+        .cluster(format!("embed-in-tokio-{}", std::process::id()))
         .name("server")
         .bind("127.0.0.1:0")
         .store("memory:")
         .host::<Inbox>()
         .start()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let played = tokio::task::LocalSet::new().block_on(&runtime, play(silo.handle()));
     silo.drain()?;
     played

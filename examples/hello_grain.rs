@@ -19,7 +19,7 @@ impl Room {
     }
 }
 
-fn main() -> Result<(), siloring::StartError> {
+fn main() -> Result<(), StartError> {
     Silo::local().host::<Room>().run(async |silo| {
         let lobby = silo.grain::<Room>("lobby");
         println!("first: {:?}", lobby.join("ada".into()).await);

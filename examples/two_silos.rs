@@ -42,15 +42,13 @@ impl Counter {
     async fn visit(&mut self, ctx: &Ctx) -> Result<u64, NotStored> {
         let count = self.visits + 1;
         let saved = ctx.save_state("visits", &Visits { count }).await;
-        saved.map_err(|error| NotStored {
-            reason: error.to_string(),
-        })?;
+        saved.map_err(|error| NotStored { reason: error.to_string() })?;
         self.visits = count;
         Ok(count)
     }
 }
 
-fn silo(name: &str, store: &str, cluster: &str) -> Result<Silo, siloring::StartError> {
+fn silo(name: &str, store: &str, cluster: &str) -> Result<Silo, StartError> {
     Silo::builder()
         .cluster(cluster)
         .name(name)

@@ -268,6 +268,15 @@ pub(crate) fn pin(index: usize) -> anyhow::Result<()> {
     Ok(sched_setaffinity(None, &only)?)
 }
 
+/// Undoes [`pin`] for the calling thread, so that what it starts next may choose.
+pub(crate) fn unpin() -> anyhow::Result<()> {
+    let mut all = CpuSet::new();
+    for processor in processors() {
+        all.set(*processor);
+    }
+    Ok(sched_setaffinity(None, &all)?)
+}
+
 /// The processors that this bench was given: read before anything is pinned, and told to peers.
 pub(crate) fn processors() -> &'static [usize] {
     static USABLE: OnceLock<Vec<usize>> = OnceLock::new();

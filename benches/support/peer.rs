@@ -50,6 +50,11 @@ impl Peer {
         &self.place
     }
 
+    /// Its process' id.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The rest of the next line that begins with `ready`.
     fn answer(&mut self) -> anyhow::Result<String> {
         let mut line = String::new();

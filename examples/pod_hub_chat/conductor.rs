@@ -21,7 +21,7 @@ use crate::protocol::{Command, Join, Report};
 use crate::score::Score;
 use crate::script::{Cast, Event, Script};
 use crate::stage::Stage;
-use crate::{conversation, table, trace};
+use crate::{conversation, journal, table, trace};
 
 /// A start, a move or a drain that takes longer is an error: joining alone may take a minute.
 pub(crate) const STEP_TIME_MAX: Duration = Duration::from_secs(90);
@@ -165,15 +165,9 @@ impl Conductor {
     pub(crate) fn open_hubs(&mut self, members: Vec<String>, pods: &[PodId], join: Join) {
         for (member, pod) in members.into_iter().zip(pods.iter().cycle()) {
             self.stage.moves(&member, *pod);
-            let rooms = self.rooms_of(&member);
-            self.crew.tell(*pod, &Command::Open { member, rooms, join });
+            let (place, rooms) = self.cast.place_and_rooms(&member);
+            self.crew.tell(*pod, &Command::Open { member, place, rooms, join });
         }
-    }
-
-    /// The rooms that a member is in.
-    fn rooms_of(&self, member: &str) -> Vec<String> {
-        let rooms = self.cast.members.get(member).expect("only the cast has members");
-        rooms.iter().cloned().collect()
     }
 
     /// Tells the person who watches.
@@ -213,7 +207,11 @@ impl Conductor {
         }
         self.up.clear();
         let deadline_us = now_us() + micros(STEP_TIME_MAX);
-        self.wait("the pods did not drain", deadline_us, |this| this.crew.is_empty())
+        self.wait("the pods did not drain", deadline_us, |this| this.crew.is_empty())?;
+        for path in self.crew.journals() {
+            journal::read(path, |who, number| self.score.ran(who, number))?;
+        }
+        Ok(())
     }
 
     // ---- the play

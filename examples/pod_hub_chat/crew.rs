@@ -47,6 +47,7 @@ pub(crate) struct Crew {
     store: String,
     pods: BTreeMap<PodId, Pod>,
     next: PodId,
+    journals: Vec<PathBuf>,
     news: Receiver<News>,
     teller: Sender<News>,
 }
@@ -63,7 +64,16 @@ impl Crew {
     pub(crate) fn new(folder: &Path, cluster: String, store: String) -> Self {
         let (teller, news) = channel();
         let folder = folder.to_owned();
-        Self { folder, cluster, store, pods: BTreeMap::new(), next: PodId::first(), news, teller }
+        Self {
+            folder,
+            cluster,
+            store,
+            pods: BTreeMap::new(),
+            next: PodId::first(),
+            journals: Vec::new(),
+            news,
+            teller,
+        }
     }
 
     /// Starts a pod; it says `Ready` once its silo is active.
@@ -71,8 +81,11 @@ impl Crew {
         let id = self.next;
         self.next = id.next();
         let log = self.folder.join(format!("{name}-{}.log", id.0));
+        let journal = self.folder.join(format!("{name}-{}.ran", id.0));
         let mut child = Process::new(std::env::current_exe()?)
             .args(["pod", "--name", name, "--cluster", &self.cluster, "--store", &self.store])
+            .arg("--journal")
+            .arg(&journal)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(File::create(&log)?)
@@ -90,6 +103,7 @@ impl Crew {
             // The conductor may have gone first; then nobody asks.
             let _told = teller.send(News::Gone(id));
         })?;
+        self.journals.push(journal);
         self.pods.insert(id, Pod { name: name.to_owned(), child, input, log });
         Ok(id)
     }
@@ -121,6 +135,11 @@ impl Crew {
         let lines: Vec<&str> = log.lines().collect();
         let last = lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..].join("\n");
         Ok(Some(format!("{} ended with {status}\n{last}", pod.name)))
+    }
+
+    /// What ran in every process so far.
+    pub(crate) fn journals(&self) -> &[PathBuf] {
+        &self.journals
     }
 
     /// A pod's name.

@@ -11,7 +11,7 @@
 //! - [`conductor`]: starts the pods and paces the talk. [`deeds`]: rolls and kills. [`crew`]: the pods
 //!   as its children. [`stage`]: where the members are. [`score`]: the books. [`table`]: how they are
 //!   shown.
-//! - [`pod`]: a pod's process. [`room`]: the grain. [`tally`]: what a pod counts. [`protocol`]: the
+//! - [`pod`]: a pod's process. [`room`]: the grain. [`tally`]: what a pod counts, [`journal`]: what ran in it. [`protocol`]: the
 //!   lines between conductor and pod.
 //! - [`terminal`]: talking by hand. [`postgres`]: a private server for `--store postgres`.
 
@@ -20,6 +20,7 @@ mod conductor;
 mod conversation;
 mod crew;
 mod deeds;
+mod journal;
 mod options;
 mod pod;
 mod postgres;

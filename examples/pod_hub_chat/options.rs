@@ -63,6 +63,8 @@ pub(crate) struct PodSettings {
     pub(crate) cluster: String,
     #[arg(long)]
     pub(crate) store: String,
+    #[arg(long)]
+    pub(crate) journal: PathBuf,
 }
 
 fn positive(text: &str) -> Result<f64, String> {

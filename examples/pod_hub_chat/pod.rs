@@ -12,22 +12,24 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use siloring::ShardIndex;
 use siloring::prelude::*;
+use siloring::{Idle, ShardIndex};
 
 use crate::clock::{micros, now_us};
+use crate::journal::Who;
 use crate::options::PodSettings;
 use crate::protocol::{Command, Join, Outcome, Report, read_lines, write_line};
 use crate::room::{Heard, Line, Post, Refusal, Room, RoomRef as _, portal};
 use crate::tally::TALLY;
 
 /// Between two tallies: what a killed pod had counted in this time is all that is lost of its books.
-const TALLY_PERIOD: Duration = Duration::from_millis(200);
+const TALLY_PERIOD: Duration = Duration::from_millis(50);
 /// Posts have ended by then: their deadline, and a second for the ledger's tick.
 const POSTS_END_WITHIN: Duration = Duration::from_secs(31);
 
 /// Runs the pod until it is told to drain, or the conductor is gone.
 pub(crate) fn run(settings: &PodSettings) -> anyhow::Result<ExitCode> {
+    TALLY.journal.begin(&settings.journal)?;
     tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).init();
     let silo = Silo::builder()
         .cluster(&settings.cluster)
@@ -35,6 +37,7 @@ pub(crate) fn run(settings: &PodSettings) -> anyhow::Result<ExitCode> {
         .bind("127.0.0.1:0")
         .store(&settings.store)
         .shards(1)
+        .idle(Idle::Park)
         .host::<Room>()
         .start()?;
     let (reports, outbox) = channel();
@@ -43,7 +46,9 @@ pub(crate) fn run(settings: &PodSettings) -> anyhow::Result<ExitCode> {
     pod.shared.report(Report::Ready);
     for command in read_lines(io::stdin().lock()) {
         match command {
-            Command::Open { member, rooms, join } => pod.open(member, rooms, join),
+            Command::Open { member, place, rooms, join } => {
+                pod.open(member, Who::member(place), rooms, join);
+            }
             Command::Say { number, member, room, text } => pod.say(number, &member, &room, text),
             Command::Drain => break,
         }
@@ -58,7 +63,7 @@ pub(crate) fn run(settings: &PodSettings) -> anyhow::Result<ExitCode> {
     Ok(if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Writes reports as they come and a tally five times a second, until the last report is written.
+/// Writes reports as they come and a tally every [`TALLY_PERIOD`], until the last report is written.
 fn report(outbox: &Receiver<Report>) -> io::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     let mut tally_due_us = now_us();
@@ -139,14 +144,14 @@ impl Shared {
 
 impl Pod {
     /// Opens a member's hub on the shard it belongs to and lets it live there.
-    fn open(&self, member: String, rooms: Vec<String>, join: Join) {
+    fn open(&self, member: String, who: Who, rooms: Vec<String>, join: Join) {
         let (silo, shared, name) = (self.silo.clone(), Arc::clone(&self.shared), member.clone());
         let opening = self.silo.spawn_on(self.shard(&portal(&member)), move || async move {
             match open_hub(&silo, &member, &rooms, join).await {
                 Ok((hub, rooms)) => {
                     shared.members().insert(member.clone(), rooms);
-                    shared.report(Report::Opened { member: member.clone() });
-                    listen(hub, &member).await;
+                    shared.report(Report::Opened { member });
+                    listen(hub, who).await;
                 }
                 Err(error) => shared.report(not_opened(member, &error)),
             }
@@ -214,12 +219,12 @@ async fn open_hub(
 }
 
 /// Handles what is delivered to a member, until its hub is taken over by another pod or closed.
-async fn listen(mut hub: Hub, member: &str) {
+async fn listen(mut hub: Hub, who: Who) {
     while let Some(delivery) = hub.next().await {
         let line = delivery.access::<Line>();
         match line.map(|line| (line.number.to_native(), line.sent_us.to_native())) {
             Ok((number, sent_us)) => {
-                TALLY.heard(member, number, sent_us);
+                TALLY.heard(who, number, sent_us);
                 delivery.answer(&());
             }
             Err(failure) => delivery.refuse(failure),

@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 /// What the conductor asks of a pod.
 #[derive(Serialize, Deserialize, Debug, Clone)]
 pub(crate) enum Command {
-    /// Open the member's hub, replacing an earlier one; join these rooms first if it is a newcomer.
-    Open { member: String, rooms: Vec<String>, join: Join },
+    /// Open the member's hub, replacing an earlier one, and join these rooms if it is a newcomer. Its
+    /// place in the cast is its name in the journal.
+    Open { member: String, place: u32, rooms: Vec<String>, join: Join },
     /// Post as a member whose hub is open here.
     Say { number: u64, member: String, room: String, text: String },
     /// Finish what was begun, drain the silo, report for the last time, end.
@@ -58,10 +59,6 @@ pub(crate) enum Outcome {
 /// What a pod counted since its last report.
 #[derive(Serialize, Deserialize, Debug, Clone, Default)]
 pub(crate) struct Tally {
-    /// Numbers of the posts whose handler ran here; one that ran twice stands there twice.
-    pub(crate) posted: Vec<(u64, u64)>,
-    /// Numbers of the lines that each member's hub handled here.
-    pub(crate) heard: BTreeMap<String, Vec<(u64, u64)>>,
     /// Deliveries that rooms here began.
     pub(crate) delivered: Deliveries,
     /// Microseconds from a member to its room's handler, as (value, how often).

@@ -25,6 +25,13 @@ pub(crate) struct Cast {
 }
 
 impl Cast {
+    /// A member's place in the cast, and its rooms.
+    pub(crate) fn place_and_rooms(&self, member: &str) -> (u32, Vec<String>) {
+        let found = (0..).zip(&self.members).find(|(_, (name, _))| *name == member);
+        let (place, (_, rooms)) = found.expect("only the cast has members");
+        (place, rooms.iter().cloned().collect())
+    }
+
     /// Takes one event into account.
     pub(crate) fn add(&mut self, event: &Event) {
         self.events += 1;

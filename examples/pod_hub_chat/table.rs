@@ -18,7 +18,10 @@ pub(crate) fn show(score: &Score, options: &Options) {
         println!("{object}");
         return;
     }
-    println!("{}\n{}", legs(score), kinds(score));
+    println!("{}", legs(score));
+    if !(score.to_room.failed.is_empty() && score.to_member.failed.is_empty()) {
+        println!("{}", kinds(score));
+    }
     if !score.troubles.is_empty() {
         println!("{}", troubles(score));
     }
@@ -100,7 +103,8 @@ fn verdict(score: &Score) -> String {
     if score.to_room.lost_with_sender + score.to_member.lost_with_sender > 0 {
         text.push_str(
             "\nLost with sender: under way when their sender's process was killed; its books died \
-             with it, and nobody is left to be told.",
+             with it, and nobody is left to be told. What a room there had delivered in its last 50 ms \
+             is in no book.",
         );
     }
     match score.broken_promises() {

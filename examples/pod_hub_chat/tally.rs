@@ -3,7 +3,6 @@
 //! A grain begins from `Default` and has no way to be handed something, so this is the process's one
 //! static. What was counted and not yet reported dies with the process; the conductor says so.
 
-use std::collections::BTreeMap;
 use std::mem;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
@@ -11,8 +10,8 @@ use hdrhistogram::Histogram;
 use siloring::prelude::*;
 
 use crate::clock::now_us;
+use crate::journal::{Journal, Who};
 use crate::protocol::{Deliveries, Tally};
-use crate::ranges;
 
 /// Longest latency that is told apart: twice the default deadline.
 pub(crate) const LATENCY_US_MAX: u64 = 60_000_000;
@@ -21,14 +20,14 @@ pub(crate) const LATENCY_US_MAX: u64 = 60_000_000;
 pub(crate) static TALLY: LazyLock<Counts> = LazyLock::new(Counts::new);
 
 pub(crate) struct Counts {
-    /// Guards the counts: a shard adds to them once a message, the reporter takes them five times a
-    /// second.
+    /// What handlers ran.
+    pub(crate) journal: Journal,
+    /// Guards the counts: a shard adds to them once a message, the reporter takes them a
+    /// few times a second.
     inner: Mutex<Inner>,
 }
 
 struct Inner {
-    posted: Vec<u64>,
-    heard: BTreeMap<String, Vec<u64>>,
     delivered: Deliveries,
     to_room: Histogram<u64>,
     to_member: Histogram<u64>,
@@ -37,13 +36,11 @@ struct Inner {
 impl Counts {
     fn new() -> Self {
         let inner = Inner {
-            posted: Vec::new(),
-            heard: BTreeMap::new(),
             delivered: Deliveries::default(),
             to_room: histogram(),
             to_member: histogram(),
         };
-        Self { inner: Mutex::new(inner) }
+        Self { journal: Journal::new(), inner: Mutex::new(inner) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -52,21 +49,16 @@ impl Counts {
 
     /// A room's handler runs for this post.
     pub(crate) fn posted(&self, number: u64, sent_us: u64) {
-        let mut inner = self.lock();
-        inner.posted.push(number);
-        inner.to_room.saturating_record(now_us().saturating_sub(sent_us));
+        self.journal.ran(Who::ROOM, number);
+        let took_us = now_us().saturating_sub(sent_us);
+        self.lock().to_room.saturating_record(took_us);
     }
 
     /// A member's hub handles this line.
-    pub(crate) fn heard(&self, member: &str, number: u64, sent_us: u64) {
-        let mut inner = self.lock();
-        inner.to_member.saturating_record(now_us().saturating_sub(sent_us));
-        match inner.heard.get_mut(member) {
-            Some(numbers) => numbers.push(number),
-            None => {
-                inner.heard.insert(member.to_owned(), vec![number]);
-            }
-        }
+    pub(crate) fn heard(&self, member: Who, number: u64, sent_us: u64) {
+        self.journal.ran(member, number);
+        let took_us = now_us().saturating_sub(sent_us);
+        self.lock().to_member.saturating_record(took_us);
     }
 
     /// A room begins a delivery.
@@ -89,18 +81,9 @@ impl Counts {
     /// Takes what was counted since the last time.
     pub(crate) fn take(&self) -> Tally {
         let mut inner = self.lock();
-        let (posted, heard) = (mem::take(&mut inner.posted), mem::take(&mut inner.heard));
         let delivered = mem::take(&mut inner.delivered);
         let (to_room_us, to_member_us) = (drain(&mut inner.to_room), drain(&mut inner.to_member));
-        drop(inner);
-        let heard = heard.into_iter().map(|(member, numbers)| (member, ranges::of(numbers)));
-        Tally {
-            posted: ranges::of(posted),
-            heard: heard.collect(),
-            delivered,
-            to_room_us,
-            to_member_us,
-        }
+        Tally { delivered, to_room_us, to_member_us }
     }
 }
 

@@ -36,10 +36,7 @@ pub(crate) fn expand(input: TokenStream) -> darling::Result<TokenStream> {
     errors.finish()?;
 
     let grain = &declaration.ident;
-    let key = declaration
-        .key
-        .clone()
-        .unwrap_or_else(|| parse_quote!(::std::string::String));
+    let key = declaration.key.clone().unwrap_or_else(|| parse_quote!(::std::string::String));
     let reentrant = declaration.reentrant.is_present();
     Ok(quote! {
         #[automatically_derived]
@@ -88,10 +85,9 @@ fn version(declaration: &Declaration) -> darling::Result<u16> {
 pub(crate) fn checked_version(version: Option<&SpannedValue<u16>>) -> syn::Result<u16> {
     match version {
         None => Ok(1),
-        Some(version) if **version == 0 => Err(syn::Error::new(
-            version.span(),
-            "versions begin at 1: write `version = 1`",
-        )),
+        Some(version) if **version == 0 => {
+            Err(syn::Error::new(version.span(), "versions begin at 1: write `version = 1`"))
+        }
         Some(version) => Ok(**version),
     }
 }

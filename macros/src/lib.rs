@@ -40,9 +40,7 @@ use proc_macro::TokenStream;
 /// The struct must also be `Default`: that is how an activation begins.
 #[proc_macro_derive(Grain, attributes(grain))]
 pub fn derive_grain(input: TokenStream) -> TokenStream {
-    grain::expand(input.into())
-        .unwrap_or_else(darling::Error::write_errors)
-        .into()
+    grain::expand(input.into()).unwrap_or_else(darling::Error::write_errors).into()
 }
 
 /// Makes the `async fn`s of an impl block the methods of a grain.

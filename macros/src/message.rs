@@ -61,17 +61,11 @@ fn strip_rkyv(input: &mut DeriveInput) {
     };
     strip(&mut input.attrs);
     match &mut input.data {
-        Data::Struct(data) => data
-            .fields
-            .iter_mut()
-            .for_each(|field| strip(&mut field.attrs)),
+        Data::Struct(data) => data.fields.iter_mut().for_each(|field| strip(&mut field.attrs)),
         Data::Enum(data) => {
             for variant in &mut data.variants {
                 strip(&mut variant.attrs);
-                variant
-                    .fields
-                    .iter_mut()
-                    .for_each(|field| strip(&mut field.attrs));
+                variant.fields.iter_mut().for_each(|field| strip(&mut field.attrs));
             }
         }
         Data::Union(_) => {}
@@ -101,10 +95,7 @@ fn read(settings: TokenStream) -> darling::Result<Settings> {
     };
     names::check(&name, "the message's type name")?;
     let version = checked_version(declared.version.as_ref())?;
-    Ok(Settings {
-        type_name: name.into_inner(),
-        version,
-    })
+    Ok(Settings { type_name: name.into_inner(), version })
 }
 
 /// The `Layout` of a struct or enum: names and layouts of its fields in their order, variant by
@@ -124,12 +115,7 @@ fn layout_of(input: &DeriveInput) -> syn::Result<TokenStream> {
             for variant in &data.variants {
                 errors.keep(untouched_by_rkyv(&variant.attrs));
                 parts.push(named(&variant.ident));
-                parts.extend(
-                    errors
-                        .keep(fields_of(&variant.fields))
-                        .into_iter()
-                        .flatten(),
-                );
+                parts.extend(errors.keep(fields_of(&variant.fields)).into_iter().flatten());
             }
             errors.finish()?;
             parts
@@ -144,10 +130,7 @@ fn layout_of(input: &DeriveInput) -> syn::Result<TokenStream> {
 
 fn fields_of(fields: &Fields) -> syn::Result<Vec<TokenStream>> {
     let mut errors = Errors::default();
-    let parts = fields
-        .iter()
-        .enumerate()
-        .map(|(index, field)| errors.keep(part_of(index, field)));
+    let parts = fields.iter().enumerate().map(|(index, field)| errors.keep(part_of(index, field)));
     let parts = parts.collect::<Vec<_>>();
     errors.finish()?;
     Ok(parts.into_iter().flatten().flatten().collect())
@@ -165,10 +148,7 @@ fn part_of(index: usize, field: &Field) -> syn::Result<[TokenStream; 2]> {
 
 /// `#[rkyv(with = …)]` and its like would change the archive behind the fingerprint's back.
 fn untouched_by_rkyv(attributes: &[Attribute]) -> syn::Result<()> {
-    match attributes
-        .iter()
-        .find(|attribute| attribute.path().is_ident("rkyv"))
-    {
+    match attributes.iter().find(|attribute| attribute.path().is_ident("rkyv")) {
         Some(attribute) => Err(syn::Error::new_spanned(
             attribute,
             "the fingerprint would not see this change of layout: remove the attribute and convert \
@@ -197,9 +177,7 @@ pub(crate) fn typed(ty: &syn::Type) -> TokenStream {
 /// and alignment.
 pub(crate) fn layout(ident: &Ident, parts: &[TokenStream]) -> TokenStream {
     let archived = quote!(::siloring::rkyv::Archived<#ident>);
-    let mixes = parts
-        .iter()
-        .map(|part| quote!(hash = ::siloring::schema::mix(hash, #part);));
+    let mixes = parts.iter().map(|part| quote!(hash = ::siloring::schema::mix(hash, #part);));
     quote! {
         #[automatically_derived]
         impl ::siloring::schema::Layout for #ident {

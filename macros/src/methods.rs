@@ -106,9 +106,7 @@ fn no_settings(settings: &TokenStream) -> syn::Result<()> {
 fn strip_method_attributes(block: &mut ItemImpl) {
     for item in &mut block.items {
         if let ImplItem::Fn(function) = item {
-            function
-                .attrs
-                .retain(|attribute| !attribute.path().is_ident("method"));
+            function.attrs.retain(|attribute| !attribute.path().is_ident("method"));
         }
     }
 }
@@ -190,10 +188,7 @@ fn well_formed(function: &ImplItemFn) -> syn::Result<()> {
         return Err(syn::Error::new_spanned(&signature.generics, text));
     }
     if let Some(variadic) = &signature.variadic {
-        return Err(syn::Error::new_spanned(
-            variadic,
-            "write each parameter out",
-        ));
+        return Err(syn::Error::new_spanned(variadic, "write each parameter out"));
     }
     Ok(())
 }
@@ -233,11 +228,7 @@ fn access_of(function: &ImplItemFn) -> syn::Result<Access> {
         let text = "a grain method borrows its state: write `&mut self` or `&self`";
         return Err(syn::Error::new_spanned(receiver, text));
     };
-    Ok(if mutability.is_some() {
-        Access::Exclusive
-    } else {
-        Access::Shared
-    })
+    Ok(if mutability.is_some() { Access::Exclusive } else { Access::Shared })
 }
 
 fn parameters_of(function: &ImplItemFn) -> syn::Result<Vec<Parameter>> {
@@ -270,16 +261,10 @@ fn parameter_of(typed: &PatType) -> syn::Result<Parameter> {
     };
     if let Some(ty) = archived(&typed.ty) {
         travel::check(ty)?;
-        return Ok(Parameter::Archived {
-            name,
-            ty: ty.clone(),
-        });
+        return Ok(Parameter::Archived { name, ty: ty.clone() });
     }
     travel::check(&typed.ty)?;
-    Ok(Parameter::Owned {
-        name,
-        ty: Type::clone(&typed.ty),
-    })
+    Ok(Parameter::Owned { name, ty: Type::clone(&typed.ty) })
 }
 
 /// The name of `name: T` or `mut name: T`.
@@ -333,26 +318,17 @@ fn generic_types(segment: &PathSegment) -> Vec<&Type> {
 
 fn reply_of(output: &ReturnType) -> syn::Result<Reply> {
     let ReturnType::Type(_, ty) = output else {
-        return Ok(Reply {
-            value: parse_quote!(()),
-            error: None,
-        });
+        return Ok(Reply { value: parse_quote!(()), error: None });
     };
     travel::check(ty)?;
     let Some(segment) = last_segment(ty).filter(|segment| segment.ident == "Result") else {
-        return Ok(Reply {
-            value: Type::clone(ty),
-            error: None,
-        });
+        return Ok(Reply { value: Type::clone(ty), error: None });
     };
     let [value, error] = generic_types(segment)[..] else {
         let text = "the error travels too, so its type must be seen: write `Result<V, E>`";
         return Err(syn::Error::new_spanned(ty, text));
     };
-    Ok(Reply {
-        value: value.clone(),
-        error: Some(error.clone()),
-    })
+    Ok(Reply { value: value.clone(), error: Some(error.clone()) })
 }
 
 /// What stands in `#[method(…)]`.
@@ -363,19 +339,14 @@ struct MethodSettings {
 
 /// The text that names the method on the wire: its own name unless `#[method(id = "…")]` says another.
 fn id_of(function: &ImplItemFn) -> syn::Result<SpannedValue<String>> {
-    let mut attributes = function
-        .attrs
-        .iter()
-        .filter(|attribute| attribute.path().is_ident("method"));
+    let mut attributes =
+        function.attrs.iter().filter(|attribute| attribute.path().is_ident("method"));
     let Some(attribute) = attributes.next() else {
         let name = &function.sig.ident;
         return Ok(SpannedValue::new(name.unraw().to_string(), name.span()));
     };
     if let Some(second) = attributes.next() {
-        return Err(syn::Error::new_spanned(
-            second,
-            "one `#[method(…)]` is enough: merge them",
-        ));
+        return Err(syn::Error::new_spanned(second, "one `#[method(…)]` is enough: merge them"));
     }
     let said = "say what is kept: write `#[method(id = \"old_name\")]`";
     let Meta::List(list) = &attribute.meta else {
@@ -393,9 +364,7 @@ fn read_hook(function: &ImplItemFn) -> syn::Result<Hook> {
     let name = &function.sig.ident;
     let access = access_of(function)?;
     let parameters = parameters_of(function)?;
-    let only_context = parameters
-        .iter()
-        .all(|parameter| matches!(parameter, Parameter::Context));
+    let only_context = parameters.iter().all(|parameter| matches!(parameter, Parameter::Context));
     if access != Access::Exclusive || !only_context {
         let text = format!("write `async fn {name}(&mut self)`, with `ctx: &Ctx` if it is needed");
         return Err(syn::Error::new_spanned(&function.sig.inputs, text));
@@ -413,11 +382,9 @@ fn read_hook(function: &ImplItemFn) -> syn::Result<Hook> {
             let text = "nobody hears what `on_deactivate` returns: remove the type";
             Err(syn::Error::new_spanned(ty, text))
         }
-        (true, Some(_)) | (false, None) => Ok(Hook {
-            name: name.clone(),
-            parameters,
-            returns: function.sig.output.span(),
-        }),
+        (true, Some(_)) | (false, None) => {
+            Ok(Hook { name: name.clone(), parameters, returns: function.sig.output.span() })
+        }
     }
 }
 
@@ -445,10 +412,7 @@ fn one_visibility(block: &ItemImpl) -> syn::Result<Visibility> {
 /// Two methods under one text are found here; two texts with one hash by an assertion in the expansion.
 fn distinct_ids(methods: &[Method]) -> syn::Result<()> {
     for (index, method) in methods.iter().enumerate() {
-        let earlier = methods
-            .iter()
-            .take(index)
-            .find(|earlier| *earlier.id == *method.id);
+        let earlier = methods.iter().take(index).find(|earlier| *earlier.id == *method.id);
         // Variants of one method for different targets share its id.
         if let Some(earlier) = earlier.filter(|earlier| earlier.name != method.name) {
             let text = format!("`{}` has this id already: write another", earlier.name);

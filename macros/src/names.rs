@@ -12,15 +12,13 @@ pub(crate) fn check(name: &SpannedValue<String>, what: &str) -> syn::Result<()> 
         return refused(format!("{what} must not be empty: write \"area.name\""));
     }
     if name.len() > NAME_BYTES_MAX {
-        return refused(format!(
-            "{what} is longer than {NAME_BYTES_MAX} bytes: shorten it"
-        ));
+        return refused(format!("{what} is longer than {NAME_BYTES_MAX} bytes: shorten it"));
     }
     let allowed = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     match name.chars().find(|c| !allowed(c)) {
-        Some(wrong) => refused(format!(
-            "{what} has {wrong:?} in it: only a-z A-Z 0-9 . _ - are allowed"
-        )),
+        Some(wrong) => {
+            refused(format!("{what} has {wrong:?} in it: only a-z A-Z 0-9 . _ - are allowed"))
+        }
         None => Ok(()),
     }
 }
@@ -40,10 +38,6 @@ mod tests {
         assert_eq!(verdict("chat.room-2_b"), Ok(()));
         assert!(verdict("").unwrap_err().contains("empty"));
         assert!(verdict("chat/room").unwrap_err().contains("'/'"));
-        assert!(
-            verdict(&"x".repeat(NAME_BYTES_MAX + 1))
-                .unwrap_err()
-                .contains("longer")
-        );
+        assert!(verdict(&"x".repeat(NAME_BYTES_MAX + 1)).unwrap_err().contains("longer"));
     }
 }

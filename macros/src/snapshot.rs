@@ -60,27 +60,15 @@ fn room() -> TokenStream {
 /// `tokens` as rustfmt writes them.
 fn formatted(tokens: &TokenStream) -> String {
     let mut rustfmt = Command::new("rustfmt")
-        .args([
-            "--edition",
-            "2024",
-            "--emit",
-            "stdout",
-            "--config",
-            "max_width=100",
-        ])
+        .args(["--edition", "2024", "--emit", "stdout", "--config", "max_width=100"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .expect("rustfmt is part of the toolchain");
     let mut input = rustfmt.stdin.take().expect("its input is piped");
-    input
-        .write_all(tokens.to_string().as_bytes())
-        .expect("rustfmt reads its input");
+    input.write_all(tokens.to_string().as_bytes()).expect("rustfmt reads its input");
     drop(input);
     let output = rustfmt.wait_with_output().expect("rustfmt ends");
-    assert!(
-        output.status.success(),
-        "the expansion is no Rust: {tokens}"
-    );
+    assert!(output.status.success(), "the expansion is no Rust: {tokens}");
     String::from_utf8(output.stdout).expect("rustfmt writes text")
 }

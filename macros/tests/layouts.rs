@@ -58,11 +58,7 @@ enum ChoiceSwapped {
 #[test]
 fn the_rust_name_of_a_type_is_no_part_of_its_layout() {
     assert_eq!(Base::LAYOUT, Renamed::LAYOUT);
-    assert_ne!(
-        Base::SCHEMA,
-        Renamed::SCHEMA,
-        "the stable name is part of the schema"
-    );
+    assert_ne!(Base::SCHEMA, Renamed::SCHEMA, "the stable name is part of the schema");
 }
 
 #[test]

@@ -12,7 +12,7 @@ pub enum Placement {
     PreferLocal,
     /// On the silo that the address hashes to.
     Hash,
-    /// On any silo.
+    /// On any silo: one in a view, so that deliveries of one sender to one grain keep their order.
     Random,
 }
 
@@ -24,7 +24,6 @@ pub fn place(
     target: AddressHash,
     here: Generation,
     view: &View,
-    entropy: &mut fastrand::Rng,
 ) -> Option<Endpoint> {
     let home = match placement {
         Placement::PreferLocal if view.status(here) == Some(SiloStatus::Active) => {
@@ -32,7 +31,7 @@ pub fn place(
         }
         // A silo that is leaving places as if by hash: everybody agrees, so fewer registrations collide.
         Placement::PreferLocal | Placement::Hash => rendezvous(target, view)?,
-        Placement::Random => random(view, entropy)?,
+        Placement::Random => random(target, view)?,
     };
     Some(Endpoint {
         silo: home.incarnation.generation,
@@ -51,9 +50,15 @@ fn rendezvous(target: AddressHash, view: &View) -> Option<&SiloRow> {
     })
 }
 
-fn random<'a>(view: &'a View, entropy: &mut fastrand::Rng) -> Option<&'a SiloRow> {
-    let count = view.active().count();
-    (count > 0).then(|| entropy.usize(0..count)).and_then(|index| view.active().nth(index))
+/// Drawn anew for each grain and view. While nobody knows where a grain will be, each delivery to it is
+/// placed by itself: all have to be placed alike, or a later one could overtake.
+fn random(target: AddressHash, view: &View) -> Option<&SiloRow> {
+    let count = view.active().count() as u64;
+    let mut seed = [0; 24];
+    seed[..16].copy_from_slice(&target.0.to_le_bytes());
+    seed[16..].copy_from_slice(&view.number().0.to_le_bytes());
+    let index = siloring_core::hash::stable_u64(&seed).checked_rem(count)?;
+    view.active().nth(usize::try_from(index).ok()?)
 }
 
 #[cfg(test)]
@@ -78,8 +83,7 @@ mod tests {
     }
 
     fn placed(placement: Placement, view: &View, target: u128) -> Option<Generation> {
-        let mut entropy = fastrand::Rng::with_seed(7);
-        place(placement, AddressHash(target), Generation(1), view, &mut entropy).map(|e| e.silo)
+        place(placement, AddressHash(target), Generation(1), view).map(|e| e.silo)
     }
 
     #[test]

@@ -591,7 +591,6 @@ mod tests {
     use std::collections::VecDeque;
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
-    use std::time::Instant;
 
     use siloring_core::Generation;
     use siloring_core::ids::ClusterId;
@@ -683,32 +682,32 @@ mod tests {
     }
 
     fn start_echo(idle: Idle) -> Running {
-        let (shard, letterbox) = Letterbox::new().unwrap();
+        let (own, letterbox) = Letterbox::new().unwrap();
         let (control_sender, control) = mailbox(64, Arc::new(Signal::new().unwrap()));
         let shared = Arc::new(Shared::new(1, None));
         shared.set_serve_until(Moment::NEVER);
         let parts = Parts {
             index: ShardIndex(0),
             letterbox,
-            shards: vec![shard.clone()],
+            shards: vec![own.clone()],
             control: control_sender,
             store: Box::new(|_, _, _| {}),
             shared: Arc::clone(&shared),
             idle,
         };
         let thread = start(Placement::Unbound, parts, || Some(Echo::default())).unwrap();
-        Running { shard, control, shared, thread }
+        Running { shard: own, control, shared, thread }
     }
 
     impl Running {
         /// The next mail to the control thread; it must come within 10 s.
         fn next_mail(&mut self) -> Mail {
-            let since = Instant::now();
+            let since = clock::now();
             loop {
                 if let Some(mail) = self.control.receive() {
                     return mail;
                 }
-                assert!(since.elapsed() < Duration::from_secs(10), "no mail came");
+                assert!(clock::now().since(since) < Duration::from_secs(10), "no mail came");
                 std::thread::yield_now();
             }
         }
@@ -761,10 +760,10 @@ mod tests {
         let mut running = start_echo(Idle::Park);
         let mut fast = 0;
         for round in 0..50 {
-            let since = Instant::now();
+            let since = clock::now();
             running.shard.send(Post::Mail(Mail::Ping(round))).unwrap();
             assert_eq!(running.next_mail(), Mail::Ping(round));
-            fast += u32::from(since.elapsed() < LEDGER_TICK / 2);
+            fast += u32::from(clock::now().since(since) < LEDGER_TICK / 2);
         }
         assert!(fast > 25, "only {fast} of 50 came before half a tick");
         running.stop();
@@ -777,7 +776,7 @@ mod tests {
             running.shard.send(Post::Mail(Mail::At(Duration::from_micros(500)))).unwrap();
             match running.next_mail() {
                 Mail::At(late) => late,
-                other => panic!("{other:?}"),
+                other @ (Mail::Ping(_) | Mail::Closed) => panic!("{other:?}"),
             }
         });
         let mut late: Vec<_> = late.collect();
@@ -823,7 +822,8 @@ mod tests {
         let stream = running.link(3000);
         let mut writing = stream.try_clone().unwrap();
         let total = 8 * 1024 * 1024;
-        let writer = std::thread::spawn(move || writing.write_all(&vec![7; total]).unwrap());
+        let write = move || writing.write_all(&vec![7; total]).unwrap();
+        let writer = threads::start("writer".into(), write).unwrap();
         let mut reading = stream;
         let mut left = total;
         let mut chunk = vec![0; 64 * 1024];

@@ -943,3 +943,6 @@ fn reach_of(refusal: &Refusal) -> Reach {
         ) => Reach::Silent,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,5 @@
 //! Real silos in one process: real threads, sockets, rings and stores.
 
-use std::time::Instant;
-
 use siloring_storage::migrate;
 
 use super::*;
@@ -17,9 +15,9 @@ fn builder(cluster: &str, name: &str, store: &str) -> SiloBuilder {
 }
 
 fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
-    let since = Instant::now();
+    let since = clock::now();
     while !holds() {
-        assert!(since.elapsed() < Duration::from_secs(20), "{what} did not happen");
+        assert!(clock::now().since(since) < Duration::from_secs(20), "{what} did not happen");
         std::thread::yield_now();
     }
 }

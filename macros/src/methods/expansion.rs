@@ -69,12 +69,7 @@ impl GrainMethods {
         });
         let turn = local("turn");
         let activate = hook_arm(grain, &turn, self.on_activate.as_ref(), &quote!(ACTIVATE));
-        let deactivate = hook_arm(
-            grain,
-            &turn,
-            self.on_deactivate.as_ref(),
-            &quote!(DEACTIVATE),
-        );
+        let deactivate = hook_arm(grain, &turn, self.on_deactivate.as_ref(), &quote!(DEACTIVATE));
         let arms = self.methods.iter().map(|method| method.arm(grain, &turn));
         let collision = format!(
             "two methods of `{}` hash to one id: give one of them another by `#[method(id = \"…\")]`",
@@ -110,12 +105,7 @@ impl GrainMethods {
 
 /// The arm of a hook; a grain without it is done at once.
 fn hook_arm(grain: &Type, turn: &Ident, hook: Option<&Hook>, id: &TokenStream) -> TokenStream {
-    let Some(Hook {
-        name,
-        parameters,
-        returns,
-    }) = hook
-    else {
+    let Some(Hook { name, parameters, returns }) = hook else {
         return quote!(::siloring::grain::#id => #turn.done(),);
     };
     let state = local("state");
@@ -162,14 +152,10 @@ impl Method {
 
     /// The arguments that travel, in their order.
     fn travelling(&self) -> impl Iterator<Item = (&Ident, &Type)> {
-        self.parameters
-            .iter()
-            .filter_map(|parameter| match parameter {
-                Parameter::Context => None,
-                Parameter::Owned { name, ty } | Parameter::Archived { name, ty } => {
-                    Some((name, ty))
-                }
-            })
+        self.parameters.iter().filter_map(|parameter| match parameter {
+            Parameter::Context => None,
+            Parameter::Owned { name, ty } | Parameter::Archived { name, ty } => Some((name, ty)),
+        })
     }
 
     fn arguments_name(&self) -> Ident {
@@ -241,10 +227,7 @@ impl Method {
             .next()
             .map(|_| quote!(let #arguments = #turn.arguments::<#arguments_type>()?;));
         let (guard, borrow) = match self.access {
-            Access::Exclusive => (
-                quote!(let mut #state = #turn.exclusive();),
-                quote!(&mut #state),
-            ),
+            Access::Exclusive => (quote!(let mut #state = #turn.exclusive();), quote!(&mut #state)),
             Access::Shared => (quote!(let #state = #turn.shared();), quote!(&#state)),
         };
         let values = self.parameters.iter().map(|parameter| match parameter {
@@ -288,11 +271,7 @@ impl Method {
         let arguments = self.arguments_name();
         let fields = self.travelling().map(|(field, _)| field);
         let fallible = self.reply.error.is_some();
-        let call = if fallible {
-            quote!(call_fallible)
-        } else {
-            quote!(call)
-        };
+        let call = if fallible { quote!(call_fallible) } else { quote!(call) };
         quote! {
             #(#conditions)*
             #signature {

@@ -98,17 +98,7 @@ impl Claims {
         self.last_attempt += 1;
         let (address, attempt) = (address.clone(), self.last_attempt);
         let (state, due) = (State::Waiting, Moment::NEVER);
-        self.hubs.insert(
-            key,
-            Hub {
-                address,
-                attempt,
-                take_over,
-                state,
-                tries: 0,
-                due,
-            },
-        );
+        self.hubs.insert(key, Hub { address, attempt, take_over, state, tries: 0, due });
         if step.may_hold(step.me.silo) || step.planted.has(Defect::ClaimBeforeActive) {
             self.ask(step, key);
         }
@@ -145,21 +135,14 @@ impl Claims {
 
     fn remember(&mut self, step: &mut Step<'_>, key: Key, number: ClaimNumber, attempt: u64) {
         self.forget_closed(key);
-        let mut closed = Closed {
-            number,
-            attempt,
-            until: Moment::NEVER,
-        };
-        self.closed_schedule
-            .set(key, &mut closed.until, step.now + TOMBSTONE_TIME);
+        let mut closed = Closed { number, attempt, until: Moment::NEVER };
+        self.closed_schedule.set(key, &mut closed.until, step.now + TOMBSTONE_TIME);
         self.closed.insert(key, closed);
         if self.closed.len() > TOMBSTONES_MAX
             && let Some(earliest) = self.closed_schedule.first()
         {
             self.forget_closed(earliest);
-            step.event(Event::TombstoneDropped {
-                address: earliest.hash(),
-            });
+            step.event(Event::TombstoneDropped { address: earliest.hash() });
         }
     }
 
@@ -184,27 +167,13 @@ impl Claims {
         let ask = match hub.state {
             State::Waiting | State::Claiming => {
                 hub.state = State::Claiming;
-                Ask::Claim {
-                    hash,
-                    attempt,
-                    held: None,
-                    take_over,
-                }
+                Ask::Claim { hash, attempt, held: None, take_over }
             }
             State::Held(number) | State::Asserting(number) => {
                 hub.state = State::Asserting(number);
-                Ask::Claim {
-                    hash,
-                    attempt,
-                    held: Some(number),
-                    take_over: TakeOver::No,
-                }
+                Ask::Claim { hash, attempt, held: Some(number), take_over: TakeOver::No }
             }
-            State::Releasing(number) => Ask::Release {
-                hash,
-                attempt,
-                number,
-            },
+            State::Releasing(number) => Ask::Release { hash, attempt, number },
         };
         if hub.tries >= 6 && step.planted.has(Defect::ClaimGivesUp) {
             self.schedule.set(key, &mut hub.due, Moment::NEVER);
@@ -215,8 +184,7 @@ impl Claims {
             let (address, tries) = (hub.address.clone(), hub.tries);
             step.event(Event::HubClaimUnanswered { address, tries });
         }
-        self.schedule
-            .set(key, &mut hub.due, step.now + DIRECTORY_RESEND_AFTER);
+        self.schedule.set(key, &mut hub.due, step.now + DIRECTORY_RESEND_AFTER);
         if let Some(owner) = step.owner(key) {
             step.ask(owner, ask);
         }
@@ -237,10 +205,7 @@ impl Claims {
         match hub.state {
             State::Claiming => {
                 let address = hub.address.clone();
-                step.event(Event::HubClaimed {
-                    address: address.clone(),
-                    number,
-                });
+                step.event(Event::HubClaimed { address: address.clone(), number });
                 step.emit(DirectoryOutput::Claimed { address, number });
             }
             State::Asserting(_) => {}
@@ -248,11 +213,7 @@ impl Claims {
         }
         (hub.state, hub.tries) = (State::Held(number), 0);
         let once = step.planted.has(Defect::ClaimOnceOnly);
-        let again = if once {
-            Moment::NEVER
-        } else {
-            step.now + CLAIM_LEASE
-        };
+        let again = if once { Moment::NEVER } else { step.now + CLAIM_LEASE };
         self.schedule.set(key, &mut hub.due, again);
     }
 
@@ -329,11 +290,7 @@ impl Claims {
     /// Whether the hub of that attempt is here, or about to be.
     pub(super) fn holds(&self, hash: AddressHash, attempt: u64) -> Holds {
         let held = |hub: &Hub| hub.attempt == attempt && !matches!(hub.state, State::Releasing(_));
-        if self.hubs.get(&Key::of(hash)).is_some_and(held) {
-            Holds::Yes
-        } else {
-            Holds::No
-        }
+        if self.hubs.get(&Key::of(hash)).is_some_and(held) { Holds::Yes } else { Holds::No }
     }
 
     /// What is held, claimed or closed in the spans behind a key.
@@ -347,9 +304,7 @@ impl Claims {
             .iter()
             .flat_map(|span| self.closed.range(span.keys()))
             .map(|(key, closed)| closed.item(*key, me, now));
-        hubs.chain(closed)
-            .filter(|item| after.is_none_or(|after| item.key > after))
-            .collect()
+        hubs.chain(closed).filter(|item| after.is_none_or(|after| item.key > after)).collect()
     }
 
     /// A newer view: what is open is asked of its owner now; what is held, soon, if its owner is
@@ -402,9 +357,7 @@ impl Claims {
 /// How long a held claim waits before it is asserted with a new owner.
 fn jitter(step: &mut Step<'_>) -> Duration {
     let silos = u32::try_from(step.view.active().count()).unwrap_or(u32::MAX);
-    let window = CLAIM_JITTER_PER_SILO
-        .saturating_mul(silos)
-        .min(CLAIM_JITTER_MAX);
+    let window = CLAIM_JITTER_PER_SILO.saturating_mul(silos).min(CLAIM_JITTER_MAX);
     let window_ns = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX);
     Duration::from_nanos(step.rng.u64(0..=window_ns))
 }
@@ -415,21 +368,10 @@ impl Hub {
             State::Held(number) | State::Asserting(number) => {
                 (Place::of_claim(me, number), ItemState::Claimed)
             }
-            State::Claiming => (
-                Place {
-                    endpoint: me,
-                    number: NO_NUMBER,
-                },
-                ItemState::Claiming,
-            ),
+            State::Claiming => (Place { endpoint: me, number: NO_NUMBER }, ItemState::Claiming),
             State::Waiting | State::Releasing(_) => return None,
         };
-        Some(Item {
-            key,
-            place,
-            attempt: self.attempt,
-            state,
-        })
+        Some(Item { key, place, attempt: self.attempt, state })
     }
 }
 
@@ -439,14 +381,7 @@ const _: () = assert!(size_of::<Hub>() <= 160, "an idle hub's record is small");
 impl Closed {
     fn item(&self, key: Key, me: Endpoint, now: Moment) -> Item {
         let place = Place::of_claim(me, self.number);
-        let state = ItemState::Released {
-            left_ms: left_ms(self.until, now),
-        };
-        Item {
-            key,
-            place,
-            attempt: self.attempt,
-            state,
-        }
+        let state = ItemState::Released { left_ms: left_ms(self.until, now) };
+        Item { key, place, attempt: self.attempt, state }
     }
 }

@@ -47,9 +47,7 @@ impl Planted {
     /// With this defect.
     #[cfg(any(test, feature = "planted"))]
     pub const fn with(defect: Defect) -> Self {
-        Self {
-            defect: Some(defect),
-        }
+        Self { defect: Some(defect) }
     }
 
     /// Whether the defect is switched on.

@@ -66,16 +66,9 @@ impl Entry {
         let state = match self.state {
             EntryState::Registered => ItemState::Registered,
             EntryState::Claimed => ItemState::Claimed,
-            EntryState::Released { until } => ItemState::Released {
-                left_ms: left_ms(until, now),
-            },
+            EntryState::Released { until } => ItemState::Released { left_ms: left_ms(until, now) },
         };
-        Item {
-            key,
-            place: self.place,
-            attempt: self.attempt,
-            state,
-        }
+        Item { key, place: self.place, attempt: self.attempt, state }
     }
 }
 
@@ -110,10 +103,7 @@ impl Entries {
         let mut due = Moment::NEVER;
         self.expiry.set(key, &mut due, entry.state.until());
         self.map.insert(key, entry);
-        let earliest = self
-            .expiry
-            .first()
-            .filter(|_| self.expiry.len() > TOMBSTONES_MAX);
+        let earliest = self.expiry.first().filter(|_| self.expiry.len() > TOMBSTONES_MAX);
         if let Some(key) = earliest {
             self.remove(key);
         }
@@ -162,11 +152,7 @@ impl Entries {
         let Some((first, _)) = self.sweep.filter(|(_, at)| *at <= now) else {
             return;
         };
-        let seen: Vec<_> = self
-            .map
-            .range(first..)
-            .take(DIRECTORY_SWEEP_MAX + 1)
-            .collect();
+        let seen: Vec<_> = self.map.range(first..).take(DIRECTORY_SWEEP_MAX + 1).collect();
         let next = seen.get(DIRECTORY_SWEEP_MAX);
         self.sweep = next.map(|(key, _)| (**key, now + DIRECTORY_SWEEP_PERIOD));
         let lost: Vec<_> = seen
@@ -189,9 +175,7 @@ impl Entries {
 
     /// When the next tombstone expires, or the search goes on.
     pub(super) fn next_deadline(&self) -> Moment {
-        self.expiry
-            .next()
-            .min(self.sweep.map_or(Moment::NEVER, |(_, at)| at))
+        self.expiry.next().min(self.sweep.map_or(Moment::NEVER, |(_, at)| at))
     }
 
     /// How many addresses have a home here.
@@ -211,19 +195,9 @@ mod tests {
     use siloring_core::{ActivationNumber, Endpoint, Generation, ShardIndex, ViewNumber};
 
     fn entry(silo: u64, state: EntryState) -> Entry {
-        let endpoint = Endpoint {
-            silo: Generation(silo),
-            shard: ShardIndex(0),
-        };
-        let number = ActivationNumber {
-            view: ViewNumber(1),
-            counter: 1,
-        };
-        Entry {
-            place: Place { endpoint, number },
-            attempt: 1,
-            state,
-        }
+        let endpoint = Endpoint { silo: Generation(silo), shard: ShardIndex(0) };
+        let number = ActivationNumber { view: ViewNumber(1), counter: 1 };
+        Entry { place: Place { endpoint, number }, attempt: 1, state }
     }
 
     #[test]
@@ -272,10 +246,7 @@ mod tests {
         }
         let span = Span { first: 2, last: 3 };
         let told = |after| {
-            entries
-                .items(span, after, Moment::ZERO)
-                .map(|item| item.key)
-                .collect::<Vec<_>>()
+            entries.items(span, after, Moment::ZERO).map(|item| item.key).collect::<Vec<_>>()
         };
         assert_eq!(told(None), keys[1..3]);
         assert_eq!(told(Some(keys[0])), keys[1..3]);

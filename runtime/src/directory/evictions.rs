@@ -45,16 +45,10 @@ impl Evictions {
     ) {
         let whom = (key, loser.endpoint);
         self.end(whom);
-        let mut eviction = Eviction {
-            attempt,
-            number: loser.number,
-            winner,
-            due: Moment::NEVER,
-        };
+        let mut eviction = Eviction { attempt, number: loser.number, winner, due: Moment::NEVER };
         tell(step, whom, &eviction);
         if self.open.len() < EVICTIONS_MAX {
-            self.schedule
-                .set(whom, &mut eviction.due, step.now + DIRECTORY_RESEND_AFTER);
+            self.schedule.set(whom, &mut eviction.due, step.now + DIRECTORY_RESEND_AFTER);
             self.open.insert(whom, eviction);
         }
     }
@@ -68,11 +62,7 @@ impl Evictions {
     /// The shard knows.
     pub(super) fn confirmed(&mut self, key: Key, endpoint: Endpoint, attempt: u64) {
         let whom = (key, endpoint);
-        if self
-            .open
-            .get(&whom)
-            .is_some_and(|eviction| eviction.attempt <= attempt)
-        {
+        if self.open.get(&whom).is_some_and(|eviction| eviction.attempt <= attempt) {
             self.end(whom);
         }
     }
@@ -85,12 +75,8 @@ impl Evictions {
 
     /// A newer view: who is gone need not know.
     pub(super) fn change_view(&mut self, step: &Step<'_>) {
-        let gone: Vec<_> = self
-            .open
-            .keys()
-            .filter(|(_, at)| !step.lives(at.silo))
-            .copied()
-            .collect();
+        let gone: Vec<_> =
+            self.open.keys().filter(|(_, at)| !step.lives(at.silo)).copied().collect();
         for whom in gone {
             self.end(whom);
         }
@@ -99,8 +85,7 @@ impl Evictions {
     pub(super) fn tick(&mut self, step: &mut Step<'_>) {
         while let Some(whom) = self.schedule.due(step.now) {
             let eviction = self.open.get_mut(&whom).expect("what is due is open");
-            self.schedule
-                .set(whom, &mut eviction.due, step.now + DIRECTORY_RESEND_AFTER);
+            self.schedule.set(whom, &mut eviction.due, step.now + DIRECTORY_RESEND_AFTER);
             tell(step, whom, eviction);
         }
     }
@@ -116,19 +101,6 @@ impl Evictions {
 }
 
 fn tell(step: &mut Step<'_>, (key, endpoint): Whom, eviction: &Eviction) {
-    let Eviction {
-        attempt,
-        number,
-        winner,
-        ..
-    } = *eviction;
-    step.tell(
-        endpoint,
-        Tell::Evict {
-            hash: key.hash(),
-            attempt,
-            number,
-            winner,
-        },
-    );
+    let Eviction { attempt, number, winner, .. } = *eviction;
+    step.tell(endpoint, Tell::Evict { hash: key.hash(), attempt, number, winner });
 }

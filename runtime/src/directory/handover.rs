@@ -63,13 +63,7 @@ struct Taking {
 impl Taking {
     fn ask(&mut self, step: &mut Step<'_>) {
         self.asked = step.now;
-        step.ask(
-            self.giver,
-            Ask::HandOverAsk {
-                span: self.span,
-                after: self.after,
-            },
-        );
+        step.ask(self.giver, Ask::HandOverAsk { span: self.span, after: self.after });
     }
 
     /// When to ask again, or to give up.
@@ -108,10 +102,7 @@ impl Handovers {
             return Progress::Underway;
         }
         taking.heard = step.now;
-        taking.after = piece
-            .items
-            .last()
-            .map_or(taking.after, |item| Some(item.key));
+        taking.after = piece.items.last().map_or(taking.after, |item| Some(item.key));
         for item in piece.items {
             taking.summary.add(&item);
             taking.items.push(item);
@@ -124,11 +115,7 @@ impl Handovers {
         if taking.summary != whole {
             return Progress::Broken(taking.span);
         }
-        Progress::Whole {
-            span: taking.span,
-            giver: taking.giver,
-            items: taking.items,
-        }
+        Progress::Whole { span: taking.span, giver: taking.giver, items: taking.items }
     }
 
     /// The giver has not the whole span.
@@ -141,9 +128,7 @@ impl Handovers {
     }
 
     fn awaited(&mut self, from: Endpoint, span: Span) -> Option<&mut Taking> {
-        self.0
-            .get_mut(&span.first)
-            .filter(|taking| taking.span == span && taking.giver == from)
+        self.0.get_mut(&span.first).filter(|taking| taking.span == span && taking.giver == from)
     }
 
     /// A newer view: `acquiring` is what is still to come in. Spans that changed their shape begin
@@ -189,11 +174,7 @@ impl Handovers {
     }
 
     pub(super) fn next_deadline(&self) -> Moment {
-        self.0
-            .values()
-            .map(Taking::due)
-            .min()
-            .unwrap_or(Moment::NEVER)
+        self.0.values().map(Taking::due).min().unwrap_or(Moment::NEVER)
     }
 
     /// The spans being taken.

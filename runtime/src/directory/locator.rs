@@ -56,20 +56,10 @@ impl Locator {
         }
         if self.pending.len() >= OPEN_DELIVERIES_MAX {
             let (result, view) = (Err(Unlocated::Overloaded), step.view.number());
-            step.emit(DirectoryOutput::Located {
-                address: address.clone(),
-                result,
-                view,
-            });
+            step.emit(DirectoryOutput::Located { address: address.clone(), result, view });
             return Lookup::Pending;
         }
-        self.pending.insert(
-            key,
-            Pending {
-                address: address.clone(),
-                due: Moment::NEVER,
-            },
-        );
+        self.pending.insert(key, Pending { address: address.clone(), due: Moment::NEVER });
         self.ask(step, key);
         Lookup::Pending
     }
@@ -78,8 +68,7 @@ impl Locator {
         let Some(pending) = self.pending.get_mut(&key) else {
             return;
         };
-        self.schedule
-            .set(key, &mut pending.due, step.now + DIRECTORY_RESEND_AFTER);
+        self.schedule.set(key, &mut pending.due, step.now + DIRECTORY_RESEND_AFTER);
         if let Some(owner) = step.owner(key) {
             step.ask(owner, Ask::Lookup { hash: key.hash() });
         }
@@ -98,10 +87,7 @@ impl Locator {
 
     /// A home that somebody named; an older one than the cached changes nothing.
     pub(super) fn learn(&mut self, hash: AddressHash, place: Place) {
-        if self
-            .cached(hash)
-            .is_none_or(|known| known.number < place.number)
-        {
+        if self.cached(hash).is_none_or(|known| known.number < place.number) {
             self.keep(hash, place);
         }
     }
@@ -112,10 +98,7 @@ impl Locator {
         }
         self.order.push_back(hash);
         while self.places.len() > PLACE_CACHE_MAX {
-            let oldest = self
-                .order
-                .pop_front()
-                .expect("each cached place is in the order");
+            let oldest = self.order.pop_front().expect("each cached place is in the order");
             self.places.remove(&oldest);
         }
         if self.order.len() > 2 * PLACE_CACHE_MAX {
@@ -149,18 +132,13 @@ impl Locator {
             Some(place) => self.keep(hash, place),
             None => self.forget(hash, None),
         }
-        step.emit(DirectoryOutput::Located {
-            address: pending.address,
-            result: Ok(place),
-            view,
-        });
+        step.emit(DirectoryOutput::Located { address: pending.address, result: Ok(place), view });
     }
 
     /// A newer view: places on silos that left are forgotten, look-ups are asked again.
     pub(super) fn change_view(&mut self, step: &mut Step<'_>, before: &View) {
         if somebody_left(before, step.view) {
-            self.places
-                .retain(|_, place| step.lives(place.endpoint.silo));
+            self.places.retain(|_, place| step.lives(place.endpoint.silo));
         }
         for key in self.schedule.keys() {
             self.ask(step, key);
@@ -189,17 +167,8 @@ mod tests {
     use siloring_core::{ActivationNumber, Endpoint, Generation, ShardIndex};
 
     fn place(counter: u64) -> Place {
-        let endpoint = Endpoint {
-            silo: Generation(1),
-            shard: ShardIndex(0),
-        };
-        Place {
-            endpoint,
-            number: ActivationNumber {
-                view: ViewNumber(1),
-                counter,
-            },
-        }
+        let endpoint = Endpoint { silo: Generation(1), shard: ShardIndex(0) };
+        Place { endpoint, number: ActivationNumber { view: ViewNumber(1), counter } }
     }
 
     #[test]

@@ -331,9 +331,7 @@ impl Summary {
         bytes[26..34].copy_from_slice(&item.place.number.view.0.to_le_bytes());
         bytes[34..42].copy_from_slice(&item.place.number.counter.to_le_bytes());
         self.count += 1;
-        self.hash = self
-            .hash
-            .wrapping_add(siloring_core::hash::stable_u64(&bytes));
+        self.hash = self.hash.wrapping_add(siloring_core::hash::stable_u64(&bytes));
     }
 }
 
@@ -345,10 +343,7 @@ const PIECE_HEAD_BYTES: usize = 1024;
 pub(super) const PIECE_ITEMS_MAX: usize =
     (HANDOVER_PIECE_BYTES_MAX - PIECE_HEAD_BYTES) / ITEM_BYTES;
 
-const _: () = assert!(
-    PIECE_ITEMS_MAX >= 1024,
-    "a piece must be worth its round trip"
-);
+const _: () = assert!(PIECE_ITEMS_MAX >= 1024, "a piece must be worth its round trip");
 
 #[cfg(test)]
 mod tests {
@@ -356,52 +351,27 @@ mod tests {
     use siloring_core::{Generation, ShardIndex};
 
     fn item(key: u128, state: ItemState) -> Item {
-        let endpoint = Endpoint {
-            silo: Generation(3),
-            shard: ShardIndex(1),
-        };
-        let number = ActivationNumber {
-            view: ViewNumber(4),
-            counter: 5,
-        };
-        Item {
-            key: Key(key),
-            place: Place { endpoint, number },
-            attempt: 6,
-            state,
-        }
+        let endpoint = Endpoint { silo: Generation(3), shard: ShardIndex(1) };
+        let number = ActivationNumber { view: ViewNumber(4), counter: 5 };
+        Item { key: Key(key), place: Place { endpoint, number }, attempt: 6, state }
     }
 
     fn message(word: Word) -> DirectoryMessage {
-        DirectoryMessage {
-            view: ViewNumber(9),
-            word,
-        }
+        DirectoryMessage { view: ViewNumber(9), word }
     }
 
     #[test]
     fn the_largest_piece_fits_its_bound() {
         let items = vec![item(1, ItemState::Released { left_ms: 2 }); PIECE_ITEMS_MAX];
         let (span, last) = (Span::WHOLE, Some(Summary::default()));
-        let piece = Tell::HandOverPiece {
-            span,
-            after: Some(Key(1)),
-            items,
-            last,
-        };
+        let piece = Tell::HandOverPiece { span, after: Some(Key(1)), items, last };
         let bytes = message(Word::Tell(piece)).encode();
-        assert!(
-            bytes.len() <= HANDOVER_PIECE_BYTES_MAX,
-            "{} bytes",
-            bytes.len()
-        );
+        assert!(bytes.len() <= HANDOVER_PIECE_BYTES_MAX, "{} bytes", bytes.len());
     }
 
     #[test]
     fn a_message_is_read_as_it_was_written_and_garbage_is_refused() {
-        let ask = Ask::Assert {
-            items: vec![item(7, ItemState::Claimed)],
-        };
+        let ask = Ask::Assert { items: vec![item(7, ItemState::Claimed)] };
         let written = message(Word::Ask(ask));
         let bytes = written.encode();
         assert_eq!(DirectoryMessage::decode(bytes.as_slice()), Ok(written));
@@ -410,13 +380,8 @@ mod tests {
     }
 
     fn unhex(text: &str) -> Vec<u8> {
-        let digits = text
-            .as_bytes()
-            .chunks(2)
-            .map(|pair| core::str::from_utf8(pair).unwrap());
-        digits
-            .map(|pair| u8::from_str_radix(pair, 16).unwrap())
-            .collect()
+        let digits = text.as_bytes().chunks(2).map(|pair| core::str::from_utf8(pair).unwrap());
+        digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
     }
 
     /// A layout that changes makes silos of two versions misread each other: it needs a new
@@ -424,21 +389,14 @@ mod tests {
     #[test]
     fn messages_written_by_the_first_version_are_still_read() {
         let hash = AddressHash(0x0123_4567_89ab_cdef_0011_2233_4455_6677);
-        let claim = Ask::Claim {
-            hash,
-            attempt: 1,
-            held: None,
-            take_over: TakeOver::Yes,
-        };
+        let claim = Ask::Claim { hash, attempt: 1, held: None, take_over: TakeOver::Yes };
         let claim_bytes = concat!(
             "09000000000000000000000000000000000000000000000000000000000000000300000000000000",
             "00000000000000007766554433221100efcdab896745230101000000000000000000000000000000",
             "00000000000000000000000000000000010000000000000000000000000000000000000000000000",
             "0000000000000000",
         );
-        let assert = Ask::Assert {
-            items: vec![item(7, ItemState::Claimed)],
-        };
+        let assert = Ask::Assert { items: vec![item(7, ItemState::Claimed)] };
         let assert_bytes = concat!(
             "07000000000000000000000000000000030000000000000001000000000000000400000000000000",
             "05000000000000000600000000000000020000000000000000000000000000000000000000000000",
@@ -449,10 +407,7 @@ mod tests {
         );
         for (ask, bytes) in [(claim, claim_bytes), (assert, assert_bytes)] {
             let written = message(Word::Ask(ask));
-            assert_eq!(
-                DirectoryMessage::decode(&unhex(bytes)).as_ref(),
-                Ok(&written)
-            );
+            assert_eq!(DirectoryMessage::decode(&unhex(bytes)).as_ref(), Ok(&written));
             assert_eq!(written.encode().len(), unhex(bytes).len());
         }
     }

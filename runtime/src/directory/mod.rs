@@ -85,12 +85,7 @@ pub struct DirectoryConfig {
 impl DirectoryConfig {
     /// Of the shard at `endpoint`.
     pub fn new(endpoint: Endpoint, seed: u64) -> Self {
-        Self {
-            endpoint,
-            seed,
-            piece_items: PIECE_ITEMS_MAX,
-            planted: Planted::NONE,
-        }
+        Self { endpoint, seed, piece_items: PIECE_ITEMS_MAX, planted: Planted::NONE }
     }
 }
 
@@ -211,9 +206,7 @@ impl Core {
     fn want(&mut self, view: ViewNumber) {
         if view > self.view.number() && view > self.wanted {
             self.wanted = view;
-            self.outbox
-                .outputs
-                .push_back(DirectoryOutput::ViewWanted(view));
+            self.outbox.outputs.push_back(DirectoryOutput::ViewWanted(view));
         }
     }
 }
@@ -236,10 +229,7 @@ impl Directory {
     /// If a piece may hold no entry, or more than fit.
     pub fn new(config: DirectoryConfig) -> Self {
         assert!(config.piece_items > 0, "a piece holds something");
-        assert!(
-            config.piece_items <= PIECE_ITEMS_MAX,
-            "a piece fits its bound in bytes"
-        );
+        assert!(config.piece_items <= PIECE_ITEMS_MAX, "a piece fits its bound in bytes");
         let core = Core {
             config,
             view: Arc::default(),
@@ -378,44 +368,24 @@ impl Directory {
         let leaving = here != Some(SiloStatus::Active) && here != Some(SiloStatus::Joining);
         if self.drain == Drain::Begun && leaving && self.partition.is_empty() {
             self.drain = Drain::Told;
-            self.core
-                .outbox
-                .outputs
-                .push_back(DirectoryOutput::HandedOver);
+            self.core.outbox.outputs.push_back(DirectoryOutput::HandedOver);
         }
     }
 
     fn refuse(&mut self, peer: Generation, reason: &'static str) {
         let event = Event::DirectoryRefused { peer, reason };
-        self.core
-            .outbox
-            .outputs
-            .push_back(DirectoryOutput::Event(event));
+        self.core.outbox.outputs.push_back(DirectoryOutput::Event(event));
     }
 }
 
 // ---- messages
 impl Directory {
     fn dispatch(&mut self, now: Moment, from: Endpoint, message: DirectoryMessage) {
-        let caller = Caller {
-            endpoint: from,
-            via: None,
-        };
+        let caller = Caller { endpoint: from, via: None };
         match message.word {
-            Word::Ask(ask) => self.handle_ask(
-                now,
-                Waiting {
-                    caller,
-                    view: message.view,
-                    ask,
-                },
-            ),
+            Word::Ask(ask) => self.handle_ask(now, Waiting { caller, view: message.view, ask }),
             Word::Tell(tell) => self.handle_tell(now, caller, message.view, tell),
-            Word::Relay {
-                origin,
-                to,
-                message,
-            } => self.relay(now, from, origin, to, message),
+            Word::Relay { origin, to, message } => self.relay(now, from, origin, to, message),
         }
     }
 
@@ -430,14 +400,7 @@ impl Directory {
     ) {
         if to != self.endpoint() {
             if origin == from {
-                self.core.step(now).send(
-                    to,
-                    Word::Relay {
-                        origin,
-                        to,
-                        message,
-                    },
-                );
+                self.core.step(now).send(to, Word::Relay { origin, to, message });
             } else {
                 self.refuse(from.silo, "a relayed message for another shard");
             }
@@ -447,30 +410,17 @@ impl Directory {
             self.refuse(origin.silo, "its silo is gone");
             return;
         }
-        let caller = Caller {
-            endpoint: origin,
-            via: Some(from),
-        };
+        let caller = Caller { endpoint: origin, via: Some(from) };
         match DirectoryMessage::decode(&message) {
-            Ok(DirectoryMessage {
-                view,
-                word: Word::Ask(ask),
-            }) => {
+            Ok(DirectoryMessage { view, word: Word::Ask(ask) }) => {
                 self.core.want(view);
                 self.handle_ask(now, Waiting { caller, view, ask });
             }
-            Ok(DirectoryMessage {
-                view,
-                word: Word::Tell(tell),
-            }) => {
+            Ok(DirectoryMessage { view, word: Word::Tell(tell) }) => {
                 self.core.want(view);
                 self.handle_tell(now, caller, view, tell);
             }
-            Ok(DirectoryMessage {
-                word: Word::Relay { .. },
-                ..
-            })
-            | Err(_) => {
+            Ok(DirectoryMessage { word: Word::Relay { .. }, .. }) | Err(_) => {
                 self.refuse(from.silo, "a relayed message that is none");
             }
         }
@@ -491,12 +441,7 @@ impl Directory {
             self.core.step(now).answer(caller, Tell::Newer);
             return;
         }
-        if let Ask::RecoverAsk {
-            recovery,
-            spans,
-            after,
-        } = ask
-        {
+        if let Ask::RecoverAsk { recovery, spans, after } = ask {
             self.report(now, caller, recovery, &spans, after);
             return;
         }
@@ -528,15 +473,7 @@ impl Directory {
         held.extend(self.claims.report(step, spans, after));
         held.extend(self.partition.report(step, caller.endpoint, spans, after));
         let (items, rest) = piece(held, step.piece_items);
-        step.answer(
-            caller,
-            Tell::RecoverAnswer {
-                recovery,
-                after,
-                items,
-                rest,
-            },
-        );
+        step.answer(caller, Tell::RecoverAnswer { recovery, after, items, rest });
     }
 
     fn handle_tell(&mut self, now: Moment, caller: Caller, view: ViewNumber, tell: Tell) {
@@ -545,18 +482,9 @@ impl Directory {
         let step = &mut self.core.step(now);
         match tell {
             Tell::Located { hash, place } => self.locator.located(step, view, hash, place),
-            Tell::Verify {
-                hash,
-                place,
-                attempt,
-            } => self.verify(now, from, hash, place, attempt),
+            Tell::Verify { hash, place, attempt } => self.verify(now, from, hash, place, attempt),
             Tell::Verified { hash, place, holds } => self.partition.verified(hash, place, holds),
-            Tell::Evict {
-                hash,
-                attempt,
-                winner,
-                ..
-            } => {
+            Tell::Evict { hash, attempt, winner, .. } => {
                 let registered = self.registrar.evicted(step, hash, attempt, winner);
                 let claimed = self.claims.evicted(step, hash, attempt, winner);
                 if (registered, claimed) == (Holds::No, Holds::No) {
@@ -587,59 +515,23 @@ impl Directory {
         let from = caller.endpoint;
         let step = &mut self.core.step(now);
         match tell {
-            Tell::Registered {
-                hash,
-                attempt,
-                winner,
-            } => {
+            Tell::Registered { hash, attempt, winner } => {
                 self.registrar.registered(step, hash, attempt, winner);
             }
             Tell::Unregistered { hash, attempt } => self.registrar.unregistered(hash, attempt),
-            Tell::Claimed {
-                hash,
-                attempt,
-                number,
-            } => {
+            Tell::Claimed { hash, attempt, number } => {
                 self.claims.claimed(step, hash, attempt, number);
             }
-            Tell::ClaimRefused {
-                hash,
-                attempt,
-                holder,
-            } => {
+            Tell::ClaimRefused { hash, attempt, holder } => {
                 self.claims.refused(step, hash, attempt, holder);
             }
             Tell::Released { hash, attempt } => self.claims.released(hash, attempt),
-            Tell::HandOverPiece {
-                span,
-                after,
-                items,
-                last,
-            } => {
-                self.partition.handle_piece(
-                    step,
-                    from,
-                    Piece {
-                        span,
-                        after,
-                        items,
-                        last,
-                    },
-                );
+            Tell::HandOverPiece { span, after, items, last } => {
+                self.partition.handle_piece(step, from, Piece { span, after, items, last });
             }
             Tell::HandOverNone { span } => self.partition.handle_none(step, from, span),
-            Tell::RecoverAnswer {
-                recovery,
-                after,
-                items,
-                rest,
-            } => {
-                let answer = Answer {
-                    recovery,
-                    after,
-                    items,
-                    rest,
-                };
+            Tell::RecoverAnswer { recovery, after, items, rest } => {
+                let answer = Answer { recovery, after, items, rest };
                 self.partition.handle_answer(step, caller, answer);
             }
             Tell::Located { .. }
@@ -660,16 +552,11 @@ impl Directory {
         place: Place,
         attempt: u64,
     ) {
-        let holds = match (
-            self.registrar.holds(hash, attempt),
-            self.claims.holds(hash, attempt),
-        ) {
+        let holds = match (self.registrar.holds(hash, attempt), self.claims.holds(hash, attempt)) {
             (Holds::No, Holds::No) => Holds::No,
             (Holds::Yes, _) | (_, Holds::Yes) => Holds::Yes,
         };
-        self.core
-            .step(now)
-            .tell(from, Tell::Verified { hash, place, holds });
+        self.core.step(now).tell(from, Tell::Verified { hash, place, holds });
     }
 }
 
@@ -742,8 +629,7 @@ impl Directory {
 
     /// The activation ended. Nothing follows; told until the range's owner knows.
     pub fn unregister(&mut self, now: Moment, address: &Address) {
-        self.registrar
-            .unregister(&mut self.core.step(now), address.hash());
+        self.registrar.unregister(&mut self.core.step(now), address.hash());
         self.settle(now);
     }
 
@@ -754,15 +640,13 @@ impl Directory {
     /// # Panics
     /// If a hub of the address is open on this shard.
     pub fn claim(&mut self, now: Moment, address: &Address, take_over: TakeOver) {
-        self.claims
-            .claim(&mut self.core.step(now), address, take_over);
+        self.claims.claim(&mut self.core.step(now), address, take_over);
         self.settle(now);
     }
 
     /// The hub is closed. Nothing follows; told until the range's owner knows.
     pub fn release(&mut self, now: Moment, address: &Address) {
-        self.claims
-            .release(&mut self.core.step(now), address.hash());
+        self.claims.release(&mut self.core.step(now), address.hash());
         self.settle(now);
     }
 

@@ -35,10 +35,7 @@ impl Parked {
     /// Keeps a request, or says about which address its asker must ask again.
     pub(super) fn keep(&mut self, request: Waiting) -> Result<(), AddressHash> {
         let (key, slot) = slot_of(&request);
-        let known = self
-            .waiting
-            .get(&key)
-            .is_some_and(|slots| slots.contains_key(&slot));
+        let known = self.waiting.get(&key).is_some_and(|slots| slots.contains_key(&slot));
         if !known {
             if self.count >= DIRECTORY_PARKED_MAX {
                 return Err(key.hash());
@@ -58,11 +55,7 @@ impl Parked {
 
     /// Takes out what waits in the span.
     pub(super) fn take(&mut self, span: Span) -> Vec<Waiting> {
-        let keys: Vec<_> = self
-            .waiting
-            .range(span.keys())
-            .map(|(key, _)| *key)
-            .collect();
+        let keys: Vec<_> = self.waiting.range(span.keys()).map(|(key, _)| *key).collect();
         let all: Vec<_> = keys
             .iter()
             .filter_map(|key| self.waiting.remove(key))
@@ -92,9 +85,7 @@ fn slot_of(request: &Waiting) -> (Key, Slot) {
         Ask::HandOverAsk { span, .. } => (*span.keys().start(), 7, 0),
         Ask::HandOverDone { spans } => (first_key(spans), 8, 0),
         Ask::Offer { spans } => (first_key(spans), 9, 0),
-        Ask::RecoverAsk {
-            recovery, spans, ..
-        } => (first_key(spans), 10, *recovery),
+        Ask::RecoverAsk { recovery, spans, .. } => (first_key(spans), 10, *recovery),
     };
     (key, (kind, request.caller.endpoint, extra))
 }
@@ -109,20 +100,10 @@ mod tests {
     use siloring_core::{Generation, ShardIndex};
 
     fn lookup(position: u64) -> Waiting {
-        let endpoint = Endpoint {
-            silo: Generation(1),
-            shard: ShardIndex(0),
-        };
-        let caller = Caller {
-            endpoint,
-            via: None,
-        };
+        let endpoint = Endpoint { silo: Generation(1), shard: ShardIndex(0) };
+        let caller = Caller { endpoint, via: None };
         let hash = AddressHash(u128::from(position));
-        Waiting {
-            caller,
-            view: ViewNumber(1),
-            ask: Ask::Lookup { hash },
-        }
+        Waiting { caller, view: ViewNumber(1), ask: Ask::Lookup { hash } }
     }
 
     #[test]
@@ -147,10 +128,7 @@ mod tests {
         }
         assert_eq!(parked.keep(lookup(3)), Ok(()));
         let beyond = DIRECTORY_PARKED_MAX as u64;
-        assert_eq!(
-            parked.keep(lookup(beyond)),
-            Err(AddressHash(u128::from(beyond)))
-        );
+        assert_eq!(parked.keep(lookup(beyond)), Err(AddressHash(u128::from(beyond))));
         assert_eq!(parked.len(), DIRECTORY_PARKED_MAX);
     }
 }

@@ -160,31 +160,12 @@ impl Partition {
                 self.evictions.confirmed(key, caller.endpoint, attempt);
                 step.answer(caller, Tell::Unregistered { hash, attempt });
             }
-            Ask::Claim {
-                hash,
-                attempt,
-                held,
-                take_over,
-            } => {
-                self.claim(
-                    step,
-                    caller,
-                    hash,
-                    ClaimAsk {
-                        attempt,
-                        held,
-                        take_over,
-                    },
-                );
+            Ask::Claim { hash, attempt, held, take_over } => {
+                self.claim(step, caller, hash, ClaimAsk { attempt, held, take_over });
             }
-            Ask::Release {
-                hash,
-                attempt,
-                number,
-            } => {
+            Ask::Release { hash, attempt, number } => {
                 self.release(step, caller.endpoint, Key::of(hash), attempt, number);
-                self.evictions
-                    .confirmed(Key::of(hash), caller.endpoint, attempt);
+                self.evictions.confirmed(Key::of(hash), caller.endpoint, attempt);
                 step.answer(caller, Tell::Released { hash, attempt });
             }
             Ask::Refused { hash, place } => self.verify(step, Key::of(hash), place),
@@ -219,14 +200,7 @@ impl Partition {
                 self.grant(step, key, caller.endpoint, attempt, EntryState::Registered)
             }
         };
-        step.answer(
-            caller,
-            Tell::Registered {
-                hash,
-                attempt,
-                winner,
-            },
-        );
+        step.answer(caller, Tell::Registered { hash, attempt, winner });
     }
 
     /// Whether the entry is an earlier attempt of the same shard, which that shard has given up.
@@ -244,47 +218,28 @@ impl Partition {
         attempt: u64,
         state: EntryState,
     ) -> Place {
-        let number = self.mint(
-            step.view.number(),
-            self.entries.get(key).map(|e| e.place.number),
-        );
+        let number = self.mint(step.view.number(), self.entries.get(key).map(|e| e.place.number));
         let place = Place { endpoint, number };
-        self.put(
-            step,
-            key,
-            Entry {
-                place,
-                attempt,
-                state,
-            },
-        );
+        self.put(step, key, Entry { place, attempt, state });
         place
     }
 
     /// A number of this view, above `known`.
     fn mint(&mut self, view: ViewNumber, known: Option<ActivationNumber>) -> ActivationNumber {
         self.counter += 1;
-        let number = ActivationNumber {
-            view,
-            counter: self.counter,
-        };
+        let number = ActivationNumber { view, counter: self.counter };
         match known.filter(|known| *known >= number) {
             None => number,
             Some(known) => {
                 self.counter = self.counter.max(known.counter + 1);
-                ActivationNumber {
-                    view: known.view,
-                    counter: self.counter,
-                }
+                ActivationNumber { view: known.view, counter: self.counter }
             }
         }
     }
 
     fn put(&mut self, step: &mut Step<'_>, key: Key, entry: Entry) {
         if let Some(forgotten) = self.entries.put(key, entry) {
-            step.event(Event::TombstoneDropped {
-                address: forgotten.hash(),
-            });
+            step.event(Event::TombstoneDropped { address: forgotten.hash() });
         }
     }
 
@@ -293,47 +248,24 @@ impl Partition {
         let before = self.entries.get(key).copied();
         let number = match self.judge_claim(step, key, endpoint, ask) {
             ClaimVerdict::Refuse(holder) => {
-                step.answer(
-                    caller,
-                    Tell::ClaimRefused {
-                        hash,
-                        attempt,
-                        holder,
-                    },
-                );
+                step.answer(caller, Tell::ClaimRefused { hash, attempt, holder });
                 return;
             }
-            ClaimVerdict::Grant => self
-                .grant(step, key, endpoint, attempt, EntryState::Claimed)
-                .claim(),
+            ClaimVerdict::Grant => {
+                self.grant(step, key, endpoint, attempt, EntryState::Claimed).claim()
+            }
             ClaimVerdict::Keep(number) => {
                 let place = Place::of_claim(endpoint, number);
-                self.put(
-                    step,
-                    key,
-                    Entry {
-                        place,
-                        attempt,
-                        state: EntryState::Claimed,
-                    },
-                );
+                self.put(step, key, Entry { place, attempt, state: EntryState::Claimed });
                 number
             }
         };
         let replaced = before.filter(|b| b.home().is_some() && b.place.endpoint != endpoint);
         if let Some(entry) = replaced.filter(|b| step.lives(b.place.endpoint.silo)) {
             let winner = Place::of_claim(endpoint, number);
-            self.evictions
-                .begin(step, key, entry.place, entry.attempt, winner);
+            self.evictions.begin(step, key, entry.place, entry.attempt, winner);
         }
-        step.answer(
-            caller,
-            Tell::Claimed {
-                hash,
-                attempt,
-                number,
-            },
-        );
+        step.answer(caller, Tell::Claimed { hash, attempt, number });
     }
 
     fn judge_claim(
@@ -366,11 +298,7 @@ impl Partition {
             (Some(home), None) if !itself => {
                 let replaces = ask.take_over == TakeOver::Yes || anybody;
                 let free = replaces || !step.lives(home.endpoint.silo);
-                if free {
-                    ClaimVerdict::Grant
-                } else {
-                    ClaimVerdict::Refuse(home)
-                }
+                if free { ClaimVerdict::Grant } else { ClaimVerdict::Refuse(home) }
             }
             (Some(home), Some(_)) if !itself && !step.lives(home.endpoint.silo) => fresh,
             (_, Some(_)) if newest => fresh,
@@ -398,18 +326,8 @@ impl Partition {
             self.entries.remove(key);
             return;
         }
-        let state = EntryState::Released {
-            until: step.now + TOMBSTONE_TIME,
-        };
-        self.put(
-            step,
-            key,
-            Entry {
-                place,
-                attempt,
-                state,
-            },
-        );
+        let state = EntryState::Released { until: step.now + TOMBSTONE_TIME };
+        self.put(step, key, Entry { place, attempt, state });
     }
 
     /// What a holder says it holds, of its own accord.
@@ -424,11 +342,7 @@ impl Partition {
                 Some(Standing::Serving | Standing::Frozen { .. }) | None => {}
             }
         }
-        if later.is_empty() {
-            Handled::Done
-        } else {
-            Handled::Later(Ask::Assert { items: later })
-        }
+        if later.is_empty() { Handled::Done } else { Handled::Later(Ask::Assert { items: later }) }
     }
 
     fn assert_item(&mut self, step: &mut Step<'_>, item: Item) {
@@ -437,11 +351,7 @@ impl Partition {
             ItemState::Claimed => EntryState::Claimed,
             ItemState::Registering | ItemState::Claiming | ItemState::Released { .. } => return,
         };
-        let entry = Entry {
-            place: item.place,
-            attempt: item.attempt,
-            state,
-        };
+        let entry = Entry { place: item.place, attempt: item.attempt, state };
         let known = self.entries.get(item.key).copied();
         match known {
             None => self.put(step, item.key, entry),
@@ -474,42 +384,18 @@ impl Partition {
         if !is_home || self.verifying.contains_key(&key) {
             return;
         }
-        self.verifying.insert(
-            key,
-            Verification {
-                place,
-                due: Moment::NEVER,
-            },
-        );
+        self.verifying.insert(key, Verification { place, due: Moment::NEVER });
         self.ask_home(step, key);
     }
 
     fn ask_home(&mut self, step: &mut Step<'_>, key: Key) {
-        let verification = self
-            .verifying
-            .get_mut(&key)
-            .expect("asked while it is open");
-        self.verify_schedule.set(
-            key,
-            &mut verification.due,
-            step.now + DIRECTORY_RESEND_AFTER,
-        );
+        let verification = self.verifying.get_mut(&key).expect("asked while it is open");
+        self.verify_schedule.set(key, &mut verification.due, step.now + DIRECTORY_RESEND_AFTER);
         let place = verification.place;
-        match self
-            .entries
-            .get(key)
-            .filter(|entry| entry.home() == Some(place))
-        {
+        match self.entries.get(key).filter(|entry| entry.home() == Some(place)) {
             Some(entry) => {
                 let (hash, attempt) = (key.hash(), entry.attempt);
-                step.tell(
-                    place.endpoint,
-                    Tell::Verify {
-                        hash,
-                        place,
-                        attempt,
-                    },
-                );
+                step.tell(place.endpoint, Tell::Verify { hash, place, attempt });
             }
             None => self.end_verification(key),
         }
@@ -518,18 +404,11 @@ impl Partition {
     /// The home answers.
     pub(super) fn verified(&mut self, hash: AddressHash, place: Place, holds: Holds) {
         let key = Key::of(hash);
-        if self
-            .verifying
-            .get(&key)
-            .is_none_or(|verification| verification.place != place)
-        {
+        if self.verifying.get(&key).is_none_or(|verification| verification.place != place) {
             return;
         }
         self.end_verification(key);
-        let is_home = self
-            .entries
-            .get(key)
-            .is_some_and(|entry| entry.home() == Some(place));
+        let is_home = self.entries.get(key).is_some_and(|entry| entry.home() == Some(place));
         if is_home && holds == Holds::No {
             self.entries.remove(key);
         }
@@ -552,9 +431,7 @@ impl Partition {
 impl Partition {
     /// A newer view.
     pub(super) fn change_view(&mut self, step: &mut Step<'_>, before: &View) {
-        let change = self
-            .segments
-            .change(step.me, before.ring(), step.view.ring(), step.planted);
+        let change = self.segments.change(step.me, before.ring(), step.view.ring(), step.planted);
         for span in change.dropped {
             self.entries.remove_span(span);
         }
@@ -564,10 +441,7 @@ impl Partition {
         self.evictions.change_view(step);
         for key in self.verify_schedule.keys() {
             let serving = self.segments.standing(key.position()) == Some(Standing::Serving);
-            let place = self
-                .verifying
-                .get(&key)
-                .map(|verification| verification.place);
+            let place = self.verifying.get(&key).map(|verification| verification.place);
             if !serving || place.is_none_or(|place| self.home(step, key) != Some(place)) {
                 self.end_verification(key);
             }
@@ -612,23 +486,13 @@ impl Partition {
         items.truncate(step.piece_items);
         let last = is_last.then(|| {
             let mut whole = Summary::default();
-            self.entries
-                .items(span, None, step.now)
-                .for_each(|item| whole.add(&item));
+            self.entries.items(span, None, step.now).for_each(|item| whole.add(&item));
             whole
         });
         if is_last {
             self.segments.give(&[span], caller.endpoint);
         }
-        step.answer(
-            caller,
-            Tell::HandOverPiece {
-                span,
-                after,
-                items,
-                last,
-            },
-        );
+        step.answer(caller, Tell::HandOverPiece { span, after, items, last });
     }
 
     /// A giver sent a piece.
@@ -667,12 +531,8 @@ impl Partition {
         after: Option<Key>,
     ) -> Vec<Item> {
         self.segments.give(spans, asker);
-        let items = spans
-            .iter()
-            .flat_map(|span| self.entries.items(*span, after, step.now));
-        items
-            .filter(|item| matches!(item.state, ItemState::Released { .. }))
-            .collect()
+        let items = spans.iter().flat_map(|span| self.entries.items(*span, after, step.now));
+        items.filter(|item| matches!(item.state, ItemState::Released { .. })).collect()
     }
 
     /// A shard answers a recovery.
@@ -697,8 +557,7 @@ impl Partition {
             count += 1;
             let winner = self.install(step, &verdict.winner);
             for loser in verdict.losers {
-                self.evictions
-                    .begin(step, loser.key, loser.place, loser.attempt, winner);
+                self.evictions.begin(step, loser.key, loser.place, loser.attempt, winner);
             }
         }
         self.open(step, &spans, count);
@@ -707,12 +566,7 @@ impl Partition {
     /// Writes down what arrived. What was only in flight is granted: nobody else was told
     /// otherwise.
     fn install(&mut self, step: &mut Step<'_>, item: &Item) -> Place {
-        let Item {
-            key,
-            place,
-            attempt,
-            state,
-        } = *item;
+        let Item { key, place, attempt, state } = *item;
         let state = match state {
             ItemState::Registering => {
                 return self.grant(step, key, place.endpoint, attempt, EntryState::Registered);
@@ -722,21 +576,13 @@ impl Partition {
             }
             ItemState::Registered => EntryState::Registered,
             ItemState::Claimed => EntryState::Claimed,
-            ItemState::Released { left_ms } => EntryState::Released {
-                until: until(step.now, left_ms),
-            },
+            ItemState::Released { left_ms } => {
+                EntryState::Released { until: until(step.now, left_ms) }
+            }
         };
         let kept = matches!(state, EntryState::Released { .. }) || step.lives(place.endpoint.silo);
         if kept {
-            self.put(
-                step,
-                key,
-                Entry {
-                    place,
-                    attempt,
-                    state,
-                },
-            );
+            self.put(step, key, Entry { place, attempt, state });
         }
         place
     }
@@ -744,10 +590,7 @@ impl Partition {
     fn open(&mut self, step: &mut Step<'_>, spans: &[Span], entries: usize) {
         self.segments.open(spans);
         self.opened.extend_from_slice(spans);
-        step.event(Event::RangeServed {
-            view: step.view.number(),
-            entries,
-        });
+        step.event(Event::RangeServed { view: step.view.number(), entries });
     }
 
     /// Where parked requests can be tried again.

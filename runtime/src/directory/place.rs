@@ -29,18 +29,12 @@ pub struct Place {
 impl Place {
     /// The home of a hub: its claim's holder.
     pub const fn of_claim(endpoint: Endpoint, claim: ClaimNumber) -> Self {
-        let number = ActivationNumber {
-            view: claim.view,
-            counter: claim.counter,
-        };
+        let number = ActivationNumber { view: claim.view, counter: claim.counter };
         Self { endpoint, number }
     }
 
     /// The number, read as a claim's.
     pub const fn claim(self) -> ClaimNumber {
-        ClaimNumber {
-            view: self.number.view,
-            counter: self.number.counter,
-        }
+        ClaimNumber { view: self.number.view, counter: self.number.counter }
     }
 }

@@ -84,18 +84,10 @@ impl Recoveries {
             .into_iter()
             .map(|endpoint| (endpoint, Missing { after: None, asked }))
             .collect();
-        let recovery = Recovery {
-            spans,
-            missing,
-            items: Vec::new(),
-        };
-        step.event(Event::RangeRecovering {
-            view: step.view.number(),
-        });
+        let recovery = Recovery { spans, missing, items: Vec::new() };
+        step.event(Event::RangeRecovering { view: step.view.number() });
         for endpoint in recovery.missing.keys() {
-            self.silent
-                .entry(*endpoint)
-                .or_insert_with(|| Silence::from(step.now));
+            self.silent.entry(*endpoint).or_insert_with(|| Silence::from(step.now));
             step.ask(*endpoint, recovery.question(id, *endpoint));
         }
         self.open.insert(id, recovery);
@@ -117,10 +109,7 @@ impl Recoveries {
         let last = answer.items.last().map(|item| item.key);
         recovery.items.extend(answer.items);
         if let (Rest::More, Some(after)) = (answer.rest, last) {
-            *missing = Missing {
-                after: Some(after),
-                asked: step.now,
-            };
+            *missing = Missing { after: Some(after), asked: step.now };
             let question = recovery.question(answer.recovery, caller.endpoint);
             match caller.via {
                 None => step.ask(caller.endpoint, question),
@@ -134,10 +123,7 @@ impl Recoveries {
     }
 
     fn finish_if(&mut self, id: u64, early: bool) -> Option<Recovered> {
-        let done = self
-            .open
-            .get(&id)
-            .is_some_and(|r| early || r.missing.is_empty());
+        let done = self.open.get(&id).is_some_and(|r| early || r.missing.is_empty());
         let Recovery { spans, items, .. } = done.then(|| self.open.remove(&id)).flatten()?;
         Some(Recovered { spans, items })
     }
@@ -150,8 +136,7 @@ impl Recoveries {
         acquiring: &[Span],
         change: Succession,
     ) -> Vec<Recovered> {
-        self.silent
-            .retain(|endpoint, _| step.may_hold(endpoint.silo));
+        self.silent.retain(|endpoint, _| step.may_hold(endpoint.silo));
         if change == Succession::Jump {
             for recovery in core::mem::take(&mut self.open).into_values() {
                 let spans = recovery.left(acquiring);
@@ -163,9 +148,7 @@ impl Recoveries {
         }
         for (id, recovery) in &mut self.open {
             recovery.spans = recovery.left(acquiring);
-            recovery
-                .missing
-                .retain(|endpoint, _| step.may_hold(endpoint.silo));
+            recovery.missing.retain(|endpoint, _| step.may_hold(endpoint.silo));
             for missing in recovery.missing.values_mut() {
                 missing.asked = step.now;
             }
@@ -175,9 +158,7 @@ impl Recoveries {
         }
         self.open.retain(|_, recovery| !recovery.spans.is_empty());
         let ids: Vec<_> = self.open.keys().copied().collect();
-        ids.into_iter()
-            .filter_map(|id| self.finish_if(id, false))
-            .collect()
+        ids.into_iter().filter_map(|id| self.finish_if(id, false)).collect()
     }
 
     /// Asks again, directly and through third silos, and accuses.
@@ -190,10 +171,8 @@ impl Recoveries {
                 }
                 missing.asked = step.now;
                 step.ask(endpoint, recovery.question(*id, endpoint));
-                let silence = self
-                    .silent
-                    .entry(endpoint)
-                    .or_insert_with(|| Silence::from(step.now));
+                let silence =
+                    self.silent.entry(endpoint).or_insert_with(|| Silence::from(step.now));
                 if silence.since + RECOVERY_RELAY_AFTER <= step.now
                     && let Some(third) = third(step, endpoint.silo)
                 {
@@ -220,68 +199,42 @@ impl Recoveries {
     }
 
     pub(super) fn next_deadline(&self) -> Moment {
-        let asked = self
-            .open
-            .values()
-            .flat_map(|recovery| recovery.missing.values());
-        let ask = asked
-            .map(|missing| missing.asked + DIRECTORY_RESEND_AFTER)
-            .min();
+        let asked = self.open.values().flat_map(|recovery| recovery.missing.values());
+        let ask = asked.map(|missing| missing.asked + DIRECTORY_RESEND_AFTER).min();
         let accuse = self.silent.values().map(|silence| silence.accuse_at).min();
         ask.into_iter().chain(accuse).min().unwrap_or(Moment::NEVER)
     }
 
     /// The spans being recovered.
     pub(super) fn spans(&self) -> impl Iterator<Item = Span> + '_ {
-        self.open
-            .values()
-            .flat_map(|recovery| recovery.spans.iter().copied())
+        self.open.values().flat_map(|recovery| recovery.spans.iter().copied())
     }
 }
 
 impl Recovery {
     fn question(&self, recovery: u64, endpoint: Endpoint) -> Ask {
-        let after = self
-            .missing
-            .get(&endpoint)
-            .and_then(|missing| missing.after);
-        Ask::RecoverAsk {
-            recovery,
-            spans: self.spans.clone(),
-            after,
-        }
+        let after = self.missing.get(&endpoint).and_then(|missing| missing.after);
+        Ask::RecoverAsk { recovery, spans: self.spans.clone(), after }
     }
 
     fn left(&self, acquiring: &[Span]) -> Vec<Span> {
-        self.spans
-            .iter()
-            .flat_map(|span| inside(*span, acquiring))
-            .collect()
+        self.spans.iter().flat_map(|span| inside(*span, acquiring)).collect()
     }
 }
 
 impl Silence {
     fn from(now: Moment) -> Self {
-        Self {
-            since: now,
-            accuse_at: now + RECOVERY_ACCUSE_AFTER,
-        }
+        Self { since: now, accuse_at: now + RECOVERY_ACCUSE_AFTER }
     }
 }
 
 /// Every shard that may hold something in this view.
 fn holders(step: &Step<'_>) -> Vec<Endpoint> {
-    let silos = step
-        .view
-        .living()
-        .filter(|row| step.may_hold(row.incarnation.generation));
+    let silos = step.view.living().filter(|row| step.may_hold(row.incarnation.generation));
     silos
         .flat_map(|row| {
             let silo = row.incarnation.generation;
-            (0..row.shards).map(move |shard| Endpoint {
-                silo,
-                shard: ShardIndex(shard),
-            })
+            (0..row.shards).map(move |shard| Endpoint { silo, shard: ShardIndex(shard) })
         })
         .collect()
 }
@@ -295,10 +248,7 @@ fn third(step: &mut Step<'_>, target: Generation) -> Option<Endpoint> {
         .filter(|silo| step.may_hold(*silo) && *silo != target && *silo != step.me.silo)
         .collect();
     let silo = *step.rng.choice(&others)?;
-    Some(Endpoint {
-        silo,
-        shard: ShardIndex(0),
-    })
+    Some(Endpoint { silo, shard: ShardIndex(0) })
 }
 
 /// The next piece of an answer, out of everything held behind the last key told.
@@ -309,11 +259,7 @@ pub(super) fn piece(mut held: Vec<Item>, items_max: usize) -> (Vec<Item>, Rest) 
     };
     // What is known of one key stays together, a handful at most: the next piece begins behind it.
     let cut = held.partition_point(|item| item.key <= last);
-    let rest = if cut < held.len() {
-        Rest::More
-    } else {
-        Rest::None
-    };
+    let rest = if cut < held.len() { Rest::More } else { Rest::None };
     held.truncate(cut);
     (held, rest)
 }
@@ -341,10 +287,7 @@ pub(super) fn judge(items: &[Item]) -> Option<Verdict> {
         matches!(item.state, ItemState::Registered | ItemState::Claimed)
             && item.place.endpoint != winner.place.endpoint
     };
-    Some(Verdict {
-        winner,
-        losers: items.iter().filter(held).copied().collect(),
-    })
+    Some(Verdict { winner, losers: items.iter().filter(held).copied().collect() })
 }
 
 #[cfg(test)]
@@ -354,20 +297,9 @@ mod tests {
     use siloring_core::{ActivationNumber, ViewNumber};
 
     fn item(key: u128, silo: u64, view: u64, state: ItemState) -> Item {
-        let endpoint = Endpoint {
-            silo: Generation(silo),
-            shard: ShardIndex(0),
-        };
-        let number = ActivationNumber {
-            view: ViewNumber(view),
-            counter: 1,
-        };
-        Item {
-            key: Key(key),
-            place: Place { endpoint, number },
-            attempt: 1,
-            state,
-        }
+        let endpoint = Endpoint { silo: Generation(silo), shard: ShardIndex(0) };
+        let number = ActivationNumber { view: ViewNumber(view), counter: 1 };
+        Item { key: Key(key), place: Place { endpoint, number }, attempt: 1, state }
     }
 
     #[test]
@@ -376,13 +308,7 @@ mod tests {
         let new = item(1, 2, 6, ItemState::Registered);
         let late = item(1, 3, 9, ItemState::Registering);
         let verdict = judge(&[old, late, new]).unwrap();
-        assert_eq!(
-            verdict,
-            Verdict {
-                winner: new,
-                losers: vec![old]
-            }
-        );
+        assert_eq!(verdict, Verdict { winner: new, losers: vec![old] });
     }
 
     #[test]
@@ -391,21 +317,13 @@ mod tests {
         let closed = item(1, 2, 4, ItemState::Released { left_ms: 5 });
         let newer = item(1, 3, 5, ItemState::Claimed);
         assert_eq!(judge(&[claim, closed]).unwrap().winner, closed);
-        assert_eq!(
-            judge(&[closed, newer]).unwrap(),
-            Verdict {
-                winner: newer,
-                losers: vec![]
-            }
-        );
+        assert_eq!(judge(&[closed, newer]).unwrap(), Verdict { winner: newer, losers: vec![] });
     }
 
     #[test]
     fn an_answer_is_cut_between_keys_never_inside_one() {
         let all = |keys: &[u128]| {
-            keys.iter()
-                .map(|key| item(*key, 1, 1, ItemState::Registered))
-                .collect::<Vec<_>>()
+            keys.iter().map(|key| item(*key, 1, 1, ItemState::Registered)).collect::<Vec<_>>()
         };
         assert_eq!(piece(all(&[3, 1, 2]), 2), (all(&[1, 2]), Rest::More));
         assert_eq!(piece(all(&[1, 2, 2, 3]), 2), (all(&[1, 2, 2]), Rest::More));

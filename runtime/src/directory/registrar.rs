@@ -71,26 +71,13 @@ impl Registrar {
         let key = Key::of(address.hash());
         let known = self.activations.remove(&key);
         if let Some(ended) = known {
-            assert_eq!(
-                ended.state,
-                State::Unregistering,
-                "one activation of an address at a time"
-            );
+            assert_eq!(ended.state, State::Unregistering, "one activation of an address at a time");
             self.schedule.clear(key, ended.due);
         }
         self.last_attempt += 1;
         let (address, attempt) = (address.clone(), self.last_attempt);
         let (state, due) = (State::Registering, Moment::NEVER);
-        self.activations.insert(
-            key,
-            Activation {
-                address,
-                attempt,
-                state,
-                tries: 0,
-                due,
-            },
-        );
+        self.activations.insert(key, Activation { address, attempt, state, tries: 0, due });
         self.ask(step, key);
     }
 
@@ -121,8 +108,7 @@ impl Registrar {
             State::Unregistering => Ask::Unregister { hash, attempt },
             State::Registered(_) => return,
         };
-        self.schedule
-            .set(key, &mut activation.due, step.now + DIRECTORY_RESEND_AFTER);
+        self.schedule.set(key, &mut activation.due, step.now + DIRECTORY_RESEND_AFTER);
         if let Some(owner) = step.owner(key) {
             step.ask(owner, ask);
         }
@@ -218,15 +204,8 @@ impl Registrar {
         if before.ring() == step.view.ring() || before.number() == ViewNumber::ZERO {
             return;
         }
-        let before = self
-            .walk
-            .take()
-            .map_or_else(|| Arc::clone(before), |walk| walk.before);
-        self.walk = Some(Walk {
-            before,
-            after: None,
-            due: step.now + ASSERT_DELAY,
-        });
+        let before = self.walk.take().map_or_else(|| Arc::clone(before), |walk| walk.before);
+        self.walk = Some(Walk { before, after: None, due: step.now + ASSERT_DELAY });
     }
 
     pub(super) fn tick(&mut self, step: &mut Step<'_>) {
@@ -255,10 +234,7 @@ impl Registrar {
             let owner = step.owner(*key);
             let moved = walk.before.ring().owner(key.position()) != owner;
             if let (true, Some(owner), State::Registered(_)) = (moved, owner, activation.state) {
-                by_owner
-                    .entry(owner)
-                    .or_default()
-                    .extend(activation.item(*key, step.me));
+                by_owner.entry(owner).or_default().extend(activation.item(*key, step.me));
             }
         }
         for (owner, items) in by_owner {
@@ -293,27 +269,14 @@ impl Activation {
             State::Registering => (NO_NUMBER, ItemState::Registering),
             State::Unregistering => return None,
         };
-        let place = Place {
-            endpoint: me,
-            number,
-        };
-        Some(Item {
-            key,
-            place,
-            attempt: self.attempt,
-            state,
-        })
+        let place = Place { endpoint: me, number };
+        Some(Item { key, place, attempt: self.attempt, state })
     }
 }
 
 // An idle grain is to cost a kibibyte at most, all told.
-const _: () = assert!(
-    size_of::<Activation>() <= 128,
-    "an idle activation's record is small"
-);
+const _: () = assert!(size_of::<Activation>() <= 128, "an idle activation's record is small");
 
 /// Of what is only in flight.
-pub(super) const NO_NUMBER: ActivationNumber = ActivationNumber {
-    view: ViewNumber::ZERO,
-    counter: 0,
-};
+pub(super) const NO_NUMBER: ActivationNumber =
+    ActivationNumber { view: ViewNumber::ZERO, counter: 0 };

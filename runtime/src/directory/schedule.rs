@@ -35,10 +35,7 @@ impl<K: Ord + Copy> Schedule<K> {
 
     /// Something whose deadline has come; it stays in until it is moved.
     pub(super) fn due(&self, now: Moment) -> Option<K> {
-        self.0
-            .first()
-            .filter(|(at, _)| *at <= now)
-            .map(|(_, key)| *key)
+        self.0.first().filter(|(at, _)| *at <= now).map(|(_, key)| *key)
     }
 
     /// The thing with the earliest deadline.

@@ -72,12 +72,7 @@ impl Segments {
         planted: Planted,
     ) -> Change {
         let after = owners(after);
-        let mine = joined(
-            after
-                .iter()
-                .filter(|(_, owner)| *owner == me)
-                .map(|(span, _)| *span),
-        );
+        let mine = joined(after.iter().filter(|(_, owner)| *owner == me).map(|(span, _)| *span));
         let mut next = Vec::new();
         let mut dropped = Vec::new();
         for segment in core::mem::take(&mut self.0) {
@@ -92,18 +87,11 @@ impl Segments {
                 }
             }
         }
-        let had = joined(
-            next.iter()
-                .filter(|s| !is_frozen(s.standing))
-                .map(|s| s.span),
-        );
+        let had = joined(next.iter().filter(|s| !is_frozen(s.standing)).map(|s| s.span));
         let before = owners(before);
         let mut wanted = Vec::new();
         for part in mine.iter().flat_map(|span| outside(*span, &had)) {
-            next.push(Segment {
-                span: part,
-                standing: Standing::Acquiring,
-            });
+            next.push(Segment { span: part, standing: Standing::Acquiring });
             let givers = split(part, &before);
             if givers.is_empty() {
                 wanted.push((part, None));
@@ -116,13 +104,8 @@ impl Segments {
 
     /// How a position stands; `None` if it is not this shard's business.
     pub(super) fn standing(&self, position: u64) -> Option<Standing> {
-        let index = self
-            .0
-            .partition_point(|segment| segment.span.last < position);
-        let segment = self
-            .0
-            .get(index)
-            .filter(|segment| segment.span.contains(position))?;
+        let index = self.0.partition_point(|segment| segment.span.last < position);
+        let segment = self.0.get(index).filter(|segment| segment.span.contains(position))?;
         Some(segment.standing)
     }
 
@@ -158,20 +141,13 @@ impl Segments {
             .collect();
         takers.sort_unstable();
         takers.dedup();
-        takers
-            .into_iter()
-            .map(|taker| (taker, self.frozen_for(taker)))
-            .collect()
+        takers.into_iter().map(|taker| (taker, self.frozen_for(taker))).collect()
     }
 
     /// From now on requests for these parts, which were moving in, are answered.
     pub(super) fn open(&mut self, spans: &[Span]) {
         self.rework(spans, |standing| {
-            assert_eq!(
-                standing,
-                Standing::Acquiring,
-                "only what moved in is opened"
-            );
+            assert_eq!(standing, Standing::Acquiring, "only what moved in is opened");
             Some(Standing::Serving)
         });
     }
@@ -180,10 +156,7 @@ impl Segments {
     pub(super) fn give(&mut self, spans: &[Span], taker: Endpoint) {
         self.rework(spans, |standing| {
             Some(if is_frozen_for(standing, taker) {
-                Standing::Frozen {
-                    taker,
-                    given: Given::Maybe,
-                }
+                Standing::Frozen { taker, given: Given::Maybe }
             } else {
                 standing
             })
@@ -193,10 +166,7 @@ impl Segments {
     /// The taker serves these parts: what was kept of them for it is dropped, and returned.
     pub(super) fn drop_given(&mut self, spans: &[Span], taker: Endpoint) -> Vec<Span> {
         let frozen = self.frozen_for(taker);
-        let dropped: Vec<_> = spans
-            .iter()
-            .flat_map(|span| inside(*span, &frozen))
-            .collect();
+        let dropped: Vec<_> = spans.iter().flat_map(|span| inside(*span, &frozen)).collect();
         self.rework(&dropped, |_| None);
         dropped
     }
@@ -218,11 +188,7 @@ impl Segments {
         let mut next = Vec::new();
         for segment in core::mem::take(&mut self.0) {
             let Segment { span, standing } = segment;
-            next.extend(
-                outside(span, &spans)
-                    .into_iter()
-                    .map(|span| Segment { span, standing }),
-            );
+            next.extend(outside(span, &spans).into_iter().map(|span| Segment { span, standing }));
             for span in inside(span, &spans) {
                 next.extend(restate(standing).map(|standing| Segment { span, standing }));
             }
@@ -240,9 +206,7 @@ impl Segments {
             }
             same
         });
-        let disjoint = segments
-            .windows(2)
-            .all(|pair| pair[0].span.last < pair[1].span.first);
+        let disjoint = segments.windows(2).all(|pair| pair[0].span.last < pair[1].span.first);
         assert!(disjoint, "I6: the parts of the ring are disjoint");
         self.0 = segments;
     }
@@ -253,20 +217,14 @@ fn follow(standing: Standing, me: Endpoint, owner: Endpoint, planted: Planted) -
     let is_mine = owner == me;
     match standing {
         Standing::Acquiring => is_mine.then_some(Standing::Acquiring),
-        Standing::Frozen {
-            taker,
-            given: Given::Maybe,
-        } if !planted.has(Defect::GivenTwice) => {
+        Standing::Frozen { taker, given: Given::Maybe } if !planted.has(Defect::GivenTwice) => {
             let given = Given::Maybe;
             (taker == owner).then_some(Standing::Frozen { taker, given })
         }
         Standing::Serving | Standing::Frozen { .. } => Some(if is_mine {
             Standing::Serving
         } else {
-            Standing::Frozen {
-                taker: owner,
-                given: Given::No,
-            }
+            Standing::Frozen { taker: owner, given: Given::No }
         }),
     }
 }
@@ -292,10 +250,7 @@ mod tests {
     use siloring_core::{Generation, ShardIndex};
 
     fn at(silo: u64) -> Endpoint {
-        Endpoint {
-            silo: Generation(silo),
-            shard: ShardIndex(0),
-        }
+        Endpoint { silo: Generation(silo), shard: ShardIndex(0) }
     }
 
     fn ring(silos: &[u64]) -> Ring {
@@ -311,10 +266,7 @@ mod tests {
         let mut two = Segments::default();
         let change = step(&mut two, 2, &[1], &[1, 2]);
         assert!(change.wanted.iter().all(|(_, giver)| *giver == Some(at(1))));
-        assert_eq!(
-            joined(change.wanted.iter().map(|(span, _)| *span)),
-            two.acquiring()
-        );
+        assert_eq!(joined(change.wanted.iter().map(|(span, _)| *span)), two.acquiring());
         assert!(two.serving().is_empty());
     }
 
@@ -328,13 +280,7 @@ mod tests {
         let lost = one.frozen_for(at(2));
         assert!(!lost.is_empty());
         let change = step(&mut one, 1, &[1, 2], &[1]);
-        assert_eq!(
-            change,
-            Change {
-                dropped: vec![],
-                wanted: vec![]
-            }
-        );
+        assert_eq!(change, Change { dropped: vec![], wanted: vec![] });
         assert_eq!(one.serving(), vec![Span::WHOLE]);
     }
 
@@ -358,10 +304,7 @@ mod tests {
         step(&mut one, 1, &[], &[1]);
         one.open(&[Span::WHOLE]);
         step(&mut one, 1, &[1], &[2]);
-        let half = Span {
-            first: 0,
-            last: u64::MAX / 2,
-        };
+        let half = Span { first: 0, last: u64::MAX / 2 };
         assert_eq!(one.drop_given(&[half], at(3)), vec![], "not the taker");
         assert_eq!(one.drop_given(&[half], at(2)), vec![half]);
         assert!(!covers(&one.frozen_for(at(2)), half));

@@ -28,17 +28,11 @@ pub struct Span {
 
 impl Span {
     /// The whole ring.
-    pub const WHOLE: Self = Self {
-        first: 0,
-        last: u64::MAX,
-    };
+    pub const WHOLE: Self = Self { first: 0, last: u64::MAX };
 
     /// The span of one position.
     pub(super) const fn point(position: u64) -> Self {
-        Self {
-            first: position,
-            last: position,
-        }
+        Self { first: position, last: position }
     }
 
     /// Whether the position lies in it.
@@ -95,14 +89,10 @@ impl Key {
 fn spans_of(range: Range) -> impl Iterator<Item = Span> {
     let (after, up_to) = (range.after, range.up_to);
     let wraps = after >= up_to;
-    let low = wraps.then_some(Span {
-        first: 0,
-        last: up_to,
-    });
-    let high = after.checked_add(1).map(|first| Span {
-        first,
-        last: if wraps { u64::MAX } else { up_to },
-    });
+    let low = wraps.then_some(Span { first: 0, last: up_to });
+    let high = after
+        .checked_add(1)
+        .map(|first| Span { first, last: if wraps { u64::MAX } else { up_to } });
     low.into_iter().chain(high)
 }
 
@@ -123,12 +113,7 @@ pub(super) fn joined(spans: impl IntoIterator<Item = Span>) -> Vec<Span> {
     let mut all: Vec<Span> = Vec::new();
     for span in sorted {
         match all.last_mut() {
-            Some(last)
-                if last
-                    .last
-                    .checked_add(1)
-                    .is_none_or(|next| next >= span.first) =>
-            {
+            Some(last) if last.last.checked_add(1).is_none_or(|next| next >= span.first) => {
                 last.last = last.last.max(span.last);
             }
             Some(_) | None => all.push(span),
@@ -139,10 +124,7 @@ pub(super) fn joined(spans: impl IntoIterator<Item = Span>) -> Vec<Span> {
 
 /// The parts of `span` that lie in `within`.
 pub(super) fn inside(span: Span, within: &[Span]) -> Vec<Span> {
-    within
-        .iter()
-        .filter_map(|other| span.overlap(*other))
-        .collect()
+    within.iter().filter_map(|other| span.overlap(*other)).collect()
 }
 
 /// The parts of `span` that lie outside of `without`, which is sorted and disjoint.
@@ -152,18 +134,12 @@ pub(super) fn outside(span: Span, without: &[Span]) -> Vec<Span> {
     for cut in without.iter().filter_map(|other| span.overlap(*other)) {
         let Some(first) = next else { break };
         if first < cut.first {
-            rest.push(Span {
-                first,
-                last: cut.first - 1,
-            });
+            rest.push(Span { first, last: cut.first - 1 });
         }
         next = cut.last.checked_add(1);
     }
     if let Some(first) = next.filter(|first| *first <= span.last) {
-        rest.push(Span {
-            first,
-            last: span.last,
-        });
+        rest.push(Span { first, last: span.last });
     }
     rest
 }
@@ -171,10 +147,7 @@ pub(super) fn outside(span: Span, without: &[Span]) -> Vec<Span> {
 /// The parts of `span`, each with its owner on the ring.
 pub(super) fn split(span: Span, owners: &[(Span, Endpoint)]) -> Vec<(Span, Endpoint)> {
     let mut parts: Vec<(Span, Endpoint)> = Vec::new();
-    for (part, owner) in owners
-        .iter()
-        .filter_map(|(s, o)| Some((span.overlap(*s)?, *o)))
-    {
+    for (part, owner) in owners.iter().filter_map(|(s, o)| Some((span.overlap(*s)?, *o))) {
         match parts.last_mut() {
             Some((last, same)) if *same == owner && last.last + 1 == part.first => {
                 last.last = part.last;

@@ -57,10 +57,7 @@ impl Step<'_> {
 
     /// Hands a word to `to`, or to ourselves.
     pub(super) fn send(&mut self, to: Endpoint, word: Word) {
-        let message = DirectoryMessage {
-            view: self.view.number(),
-            word,
-        };
+        let message = DirectoryMessage { view: self.view.number(), word };
         if to == self.me {
             self.outbox.own.push_back(message);
         } else {
@@ -69,19 +66,9 @@ impl Step<'_> {
     }
 
     fn send_through(&mut self, third: Endpoint, to: Endpoint, word: Word) {
-        let message = DirectoryMessage {
-            view: self.view.number(),
-            word,
-        };
+        let message = DirectoryMessage { view: self.view.number(), word };
         let message = message.encode().as_slice().to_vec();
-        self.send(
-            third,
-            Word::Relay {
-                origin: self.me,
-                to,
-                message,
-            },
-        );
+        self.send(third, Word::Relay { origin: self.me, to, message });
     }
 
     pub(super) fn emit(&mut self, output: DirectoryOutput) {
@@ -120,9 +107,7 @@ pub(super) struct Caller {
 
 /// Whether some silo may hold things in the one view and is gone in the next.
 pub(super) fn somebody_left(before: &View, after: &View) -> bool {
-    before
-        .living()
-        .any(|row| after.is_gone(row.incarnation.generation))
+    before.living().any(|row| after.is_gone(row.incarnation.generation))
 }
 
 /// Whether a view directly follows the one before.
@@ -136,10 +121,6 @@ pub(super) enum Succession {
 
 impl Succession {
     pub(super) fn of(before: &View, after: &View) -> Self {
-        if before.number().next() == after.number() {
-            Self::Next
-        } else {
-            Self::Jump
-        }
+        if before.number().next() == after.number() { Self::Next } else { Self::Jump }
     }
 }

@@ -103,6 +103,22 @@ impl<L: Links> Shard<L> {
         if self.is_fenced(self.now) {
             return self.held_requests.push_back(request);
         }
+        if self.held_requests.is_empty() {
+            return self.accept_now(request);
+        }
+        // Behind those that came while the right to serve was out.
+        self.held_requests.push_back(request);
+        self.accept_held();
+    }
+
+    /// Accepts what was held while the right to serve was out, in order.
+    pub(super) fn accept_held(&mut self) {
+        for request in core::mem::take(&mut self.held_requests) {
+            self.accept_now(request);
+        }
+    }
+
+    fn accept_now(&mut self, request: Request) {
         if request.deadline < self.now {
             return self.refuse_expired(&request);
         }

@@ -359,9 +359,7 @@ impl<L: Links> Shard<L> {
     pub fn run(&mut self, now: Moment) -> bool {
         let _entered = self.enter(now);
         if !self.is_fenced(now) {
-            while let Some(request) = self.held_requests.pop_front() {
-                self.accept(request);
-            }
+            self.accept_held();
         }
         for _ in 0..TURNS_PER_LOOP_MAX {
             if !self.step() {

@@ -149,15 +149,27 @@ impl<L: Links> Shard<L> {
             is_cached: cached.is_some(),
         };
         match route(input) {
-            Route::Here => self.deliver_here(id),
+            Route::Here => {
+                self.dispatch_waiting(hash);
+                self.deliver_here(id);
+            }
             Route::Draining => self.refused(id, draining()),
             Route::TooLarge => self.finish(id, Err(too_large(bytes))),
             Route::Cached => {
                 let place = cached.expect("the route was decided on it");
+                self.dispatch_waiting(hash);
                 self.send_to_place(id, place);
             }
             Route::Home => self.send_to(id, self.home_of(hash)),
             Route::LookUp | Route::LookUpOrPlace => self.look_up(id),
+        }
+    }
+
+    /// What waits for the directory goes first, now that the way is known without it: a later
+    /// delivery does not overtake.
+    fn dispatch_waiting(&mut self, target: AddressHash) {
+        for waiting in self.locating.remove(&target).unwrap_or_default() {
+            self.dispatch(waiting);
         }
     }
 
@@ -218,7 +230,7 @@ impl<L: Links> Shard<L> {
         };
         let me = self.config.me.silo;
         let hash = target.hash();
-        match placement::place(placement, hash, me, &self.view, &mut self.entropy) {
+        match placement::place(placement, hash, me, &self.view) {
             Some(endpoint) => self.send_to(id, endpoint),
             None => self.refused(
                 id,
@@ -528,7 +540,13 @@ impl<L: Links> Shard<L> {
 
     fn leave_queues(&mut self, id: CorrelationId, open: &OpenDelivery) {
         match open.stage {
-            Stage::Locating => remove_from(&mut self.locating, &open.target.hash(), id),
+            Stage::Locating => {
+                let target = open.target.hash();
+                remove_from(&mut self.locating, &target, id);
+                if !self.locating.contains_key(&target) {
+                    self.directory.abandon(target);
+                }
+            }
             Stage::Gated => remove_from(&mut self.gated, &open.source_hash(), id),
             Stage::Linking(peer) => {
                 if let Some(waiting) = self.linking.get_mut(&peer) {

@@ -13,10 +13,7 @@ pub fn artifact(name: &str) -> Result<PathBuf, ArtifactError> {
     let candidates = [profile.join(name), profile.join("examples").join(name)];
     match candidates.iter().find(|path| path.is_file()) {
         Some(path) => Ok(path.clone()),
-        None => Err(ArtifactError::NotBuilt {
-            name: name.to_owned(),
-            folder: profile.to_owned(),
-        }),
+        None => Err(ArtifactError::NotBuilt { name: name.to_owned(), folder: profile.to_owned() }),
     }
 }
 
@@ -50,9 +47,6 @@ mod tests {
     #[test]
     fn a_file_that_was_not_built_is_named_with_the_remedy() {
         let error = artifact("never_built").unwrap_err().to_string();
-        assert!(
-            error.contains("never_built") && error.contains("cargo xtask test"),
-            "{error}"
-        );
+        assert!(error.contains("never_built") && error.contains("cargo xtask test"), "{error}");
     }
 }

@@ -45,34 +45,18 @@ impl Bridge {
         if !rustix::process::geteuid().is_root() {
             return Some("network namespaces need root".to_owned());
         }
-        let missing = ["ip", "nft"]
-            .into_iter()
-            .find(|tool| run(tool, &["-V"]).is_err());
+        let missing = ["ip", "nft"].into_iter().find(|tool| run(tool, &["-V"]).is_err());
         missing.map(|tool| format!("`{tool}` is not installed"))
     }
 
     /// Makes a bridge with `count` hosts at `10.78.0.1` and up.
     pub fn new(count: usize) -> Result<Self, BridgeError> {
-        assert!(
-            (1..=HOSTS_MAX).contains(&count),
-            "hosts are 1 to {HOSTS_MAX}, not {count}"
-        );
+        assert!((1..=HOSTS_MAX).contains(&count), "hosts are 1 to {HOSTS_MAX}, not {count}");
         let number = BRIDGES.fetch_add(1, Ordering::Relaxed);
         let prefix = format!("s{}x{number}", std::process::id());
-        let mut bridge = Self {
-            namespace: format!("{prefix}br"),
-            hosts: Vec::new(),
-        };
+        let mut bridge = Self { namespace: format!("{prefix}br"), hosts: Vec::new() };
         ip(&["netns", "add", &bridge.namespace])?;
-        ip(&[
-            "-n",
-            &bridge.namespace,
-            "link",
-            "add",
-            "br0",
-            "type",
-            "bridge",
-        ])?;
+        ip(&["-n", &bridge.namespace, "link", "add", "br0", "type", "bridge"])?;
         ip(&["-n", &bridge.namespace, "link", "set", "br0", "up"])?;
         for index in 1..=count {
             bridge.add_host(format!("{prefix}h{index}"), index)?;
@@ -81,37 +65,20 @@ impl Bridge {
     }
 
     fn add_host(&mut self, namespace: String, index: usize) -> Result<(), BridgeError> {
-        let host = Host {
-            address: format!("10.78.0.{index}"),
-            namespace,
-        };
+        let host = Host { address: format!("10.78.0.{index}"), namespace };
         let (at, port) = (host.namespace.clone(), format!("v{index}"));
         let network = format!("{}/24", host.address);
         ip(&["netns", "add", &at])?;
         // Kept from here on, so that a failure below still removes it.
         self.hosts.push(host);
-        let end = [
-            "link", "add", "eth0", "netns", &at, "type", "veth", "peer", "name", &port,
-        ];
+        let end = ["link", "add", "eth0", "netns", &at, "type", "veth", "peer", "name", &port];
         ip(&[&end[..], &["netns", &self.namespace]].concat())?;
-        ip(&[
-            "-n",
-            &self.namespace,
-            "link",
-            "set",
-            &port,
-            "master",
-            "br0",
-            "up",
-        ])?;
+        ip(&["-n", &self.namespace, "link", "set", &port, "master", "br0", "up"])?;
         ip(&["-n", &at, "addr", "add", &network, "dev", "eth0"])?;
         ip(&["-n", &at, "link", "set", "eth0", "up"])?;
         ip(&["-n", &at, "link", "set", "lo", "up"])?;
         nft(&at, "add table inet faults")?;
-        nft(
-            &at,
-            "add chain inet faults in { type filter hook input priority 0; }",
-        )
+        nft(&at, "add chain inet faults in { type filter hook input priority 0; }")
     }
 
     /// Host `index`, from zero.
@@ -121,10 +88,7 @@ impl Bridge {
 
     /// `to` drops whatever comes from `from`, until [`Self::heal`].
     pub fn drop_packets(&self, from: usize, to: usize) -> Result<(), BridgeError> {
-        let rule = format!(
-            "add rule inet faults in ip saddr {} drop",
-            self.hosts[from].address
-        );
+        let rule = format!("add rule inet faults in ip saddr {} drop", self.hosts[from].address);
         nft(&self.hosts[to].namespace, &rule)
     }
 
@@ -139,19 +103,13 @@ impl Bridge {
 
     /// Takes every rule back.
     pub fn heal(&self) -> Result<(), BridgeError> {
-        self.hosts
-            .iter()
-            .try_for_each(|host| nft(&host.namespace, "flush chain inet faults in"))
+        self.hosts.iter().try_for_each(|host| nft(&host.namespace, "flush chain inet faults in"))
     }
 }
 
 impl Drop for Bridge {
     fn drop(&mut self) {
-        let namespaces = self
-            .hosts
-            .iter()
-            .map(|host| &host.namespace)
-            .chain([&self.namespace]);
+        let namespaces = self.hosts.iter().map(|host| &host.namespace).chain([&self.namespace]);
         for namespace in namespaces {
             let removed = ip(&["netns", "del", namespace]);
             debug_assert!(removed.is_ok() || std::thread::panicking(), "{removed:?}");
@@ -176,18 +134,14 @@ fn nft(namespace: &str, rule: &str) -> Result<(), BridgeError> {
 }
 
 fn run(tool: &str, arguments: &[&str]) -> Result<(), BridgeError> {
-    let failed = |said: String| BridgeError {
-        command: format!("{tool} {}", arguments.join(" ")),
-        said,
-    };
+    let failed =
+        |said: String| BridgeError { command: format!("{tool} {}", arguments.join(" ")), said };
     let output = Command::new(tool).args(arguments).output();
     let output = output.map_err(|error| failed(error.to_string()))?;
     if output.status.success() {
         return Ok(());
     }
-    Err(failed(
-        String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-    ))
+    Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
 }
 
 #[cfg(test)]
@@ -201,14 +155,8 @@ mod tests {
     fn is_answered(bridge: &Bridge) -> bool {
         let script = format!("exec 3<>/dev/tcp/{}/7000", bridge.host(0).address());
         let arguments = ["1", "bash", "-c", &script];
-        let client = Program::new("timeout", "client")
-            .arguments(arguments)
-            .on(bridge.host(1));
-        let status = client
-            .start()
-            .unwrap()
-            .wait_exit(Duration::from_secs(10))
-            .unwrap();
+        let client = Program::new("timeout", "client").arguments(arguments).on(bridge.host(1));
+        let status = client.start().unwrap().wait_exit(Duration::from_secs(10)).unwrap();
         match status.code() {
             Some(1) => true,
             Some(124) => false,

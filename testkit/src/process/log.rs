@@ -56,26 +56,15 @@ impl Log {
         self.lines().open_count += 1;
         let log = self.clone();
         let reader = thread::Builder::new().name("process log".to_owned());
-        reader
-            .spawn(move || log.read_to_end(stream, source))
-            .expect("a thread can be started");
+        reader.spawn(move || log.read_to_end(stream, source)).expect("a thread can be started");
     }
 
     fn read_to_end(&self, stream: Stream, source: impl Read) {
         let mut source = BufReader::new(source);
         let mut bytes = Vec::new();
-        while source
-            .read_until(b'\n', &mut bytes)
-            .is_ok_and(|count| count > 0)
-        {
-            let text = String::from_utf8_lossy(&bytes)
-                .trim_end_matches('\n')
-                .to_owned();
-            self.lines().push(Line {
-                stream,
-                text,
-                taken: false,
-            });
+        while source.read_until(b'\n', &mut bytes).is_ok_and(|count| count > 0) {
+            let text = String::from_utf8_lossy(&bytes).trim_end_matches('\n').to_owned();
+            self.lines().push(Line { stream, text, taken: false });
             self.shared.changed.notify_all();
             bytes.clear();
         }
@@ -100,12 +89,7 @@ impl Log {
             if lines.open_count == 0 {
                 return None;
             }
-            lines = self
-                .shared
-                .changed
-                .wait_timeout(lines, left)
-                .expect("no reader panics")
-                .0;
+            lines = self.shared.changed.wait_timeout(lines, left).expect("no reader panics").0;
         }
     }
 
@@ -116,22 +100,13 @@ impl Log {
             let Some(left) = deadline.checked_duration_since(Instant::now()) else {
                 return;
             };
-            lines = self
-                .shared
-                .changed
-                .wait_timeout(lines, left)
-                .expect("no reader panics")
-                .0;
+            lines = self.shared.changed.wait_timeout(lines, left).expect("no reader panics").0;
         }
     }
 
     pub(super) fn count(&self, stream: Stream, part: &str) -> usize {
         let lines = self.lines();
-        lines
-            .kept
-            .iter()
-            .filter(|line| line.stream == stream && line.text.contains(part))
-            .count()
+        lines.kept.iter().filter(|line| line.stream == stream && line.text.contains(part)).count()
     }
 
     pub(super) fn text(&self) -> String {
@@ -168,11 +143,7 @@ impl Lines {
 
     /// Takes the first line of `stream` that is accepted and was not taken before.
     fn take(&mut self, stream: Stream, wanted: impl Fn(&str) -> bool) -> Option<String> {
-        for line in self
-            .kept
-            .iter_mut()
-            .filter(|line| line.stream == stream && !line.taken)
-        {
+        for line in self.kept.iter_mut().filter(|line| line.stream == stream && !line.taken) {
             if wanted(&line.text) {
                 line.taken = true;
                 return Some(line.text.clone());
@@ -191,20 +162,11 @@ mod tests {
         let mut lines = Lines::default();
         for number in 0..10 {
             let text = format!("{number}").repeat(LOG_BYTES_MAX / 4);
-            lines.push(Line {
-                stream: Stream::Output,
-                text,
-                taken: false,
-            });
+            lines.push(Line { stream: Stream::Output, text, taken: false });
         }
         assert_eq!((lines.kept.len(), lines.dropped_count), (4, 6));
         assert!(lines.kept_bytes <= LOG_BYTES_MAX);
-        assert!(
-            lines
-                .kept
-                .back()
-                .is_some_and(|line| line.text.starts_with('9'))
-        );
+        assert!(lines.kept.back().is_some_and(|line| line.text.starts_with('9')));
     }
 
     #[test]

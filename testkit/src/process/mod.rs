@@ -70,19 +70,14 @@ impl Program {
     /// Adds arguments in order.
     #[must_use]
     pub fn arguments<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
-        self.arguments.extend(
-            arguments
-                .into_iter()
-                .map(|argument| argument.as_ref().to_owned()),
-        );
+        self.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
         self
     }
 
     /// Sets one variable of its environment; the rest is inherited.
     #[must_use]
     pub fn environment(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
-        self.environment
-            .push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        self.environment.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
         self
     }
 
@@ -101,15 +96,9 @@ impl Program {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(|source| ProcessError::NotStarted {
-                path: self.path.clone(),
-                source,
-            })?;
+            .map_err(|source| ProcessError::NotStarted { path: self.path.clone(), source })?;
         let log = Log::default();
-        log.read(
-            Stream::Output,
-            child.stdout.take().expect("stdout is piped"),
-        );
+        log.read(Stream::Output, child.stdout.take().expect("stdout is piped"));
         log.read(Stream::Error, child.stderr.take().expect("stderr is piped"));
         Ok(Process {
             name: self.name.clone(),
@@ -160,21 +149,15 @@ impl Process {
 
     /// Writes one line to its standard input.
     pub fn send_line(&mut self, line: &str) -> Result<(), ProcessError> {
-        let input = self
-            .input
-            .as_mut()
-            .ok_or_else(|| ProcessError::InputClosed {
-                name: self.name.clone(),
-                source: io::Error::from(io::ErrorKind::BrokenPipe),
-            })?;
+        let input = self.input.as_mut().ok_or_else(|| ProcessError::InputClosed {
+            name: self.name.clone(),
+            source: io::Error::from(io::ErrorKind::BrokenPipe),
+        })?;
         input
             .write_all(line.as_bytes())
             .and_then(|()| input.write_all(b"\n"))
             .and_then(|()| input.flush())
-            .map_err(|source| ProcessError::InputClosed {
-                name: self.name.clone(),
-                source,
-            })
+            .map_err(|source| ProcessError::InputClosed { name: self.name.clone(), source })
     }
 
     /// Closes its standard input.
@@ -209,13 +192,11 @@ impl Process {
         wanted: impl Fn(&str) -> bool,
     ) -> Result<String, ProcessError> {
         let deadline = Instant::now() + bound;
-        self.log
-            .wait(stream, deadline, wanted)
-            .ok_or_else(|| ProcessError::LineMissing {
-                name: self.name.clone(),
-                bound,
-                log: self.log.text(),
-            })
+        self.log.wait(stream, deadline, wanted).ok_or_else(|| ProcessError::LineMissing {
+            name: self.name.clone(),
+            bound,
+            log: self.log.text(),
+        })
     }
 
     /// How many captured lines of `stream` hold `part`, read or not.
@@ -275,10 +256,7 @@ impl Process {
     /// Whether it has ended.
     pub fn has_ended(&mut self) -> bool {
         if self.ended.is_none() {
-            self.ended = self
-                .child
-                .try_wait()
-                .expect("an own child can be waited for");
+            self.ended = self.child.try_wait().expect("an own child can be waited for");
         }
         self.ended.is_some()
     }
@@ -304,9 +282,7 @@ impl Process {
 
     fn proc_line(&self, file: &str, read: impl Fn(&str) -> Option<u64>) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/{file}", self.child.id()));
-        text.ok()
-            .and_then(|text| text.lines().find_map(read))
-            .unwrap_or(0)
+        text.ok().and_then(|text| text.lines().find_map(read)).unwrap_or(0)
     }
 
     fn signal(&self, signal: Signal) -> Result<(), ProcessError> {
@@ -336,10 +312,7 @@ impl Drop for Process {
         if !self.has_ended() {
             // SIGKILL also ends a paused process.
             let killed = kill_process(self.pid, Signal::KILL);
-            debug_assert!(
-                killed.is_ok(),
-                "an own child that was not reaped can be killed"
-            );
+            debug_assert!(killed.is_ok(), "an own child that was not reaped can be killed");
             self.ended = self.child.wait().ok();
         }
         if std::thread::panicking() {
@@ -348,17 +321,11 @@ impl Drop for Process {
     }
 }
 
-#[expect(
-    clippy::print_stderr,
-    reason = "the log of a failing test is for the person who reads it"
-)]
+#[expect(clippy::print_stderr, reason = "the log of a failing test is for the person who reads it")]
 fn show(name: &str, ended: Option<ExitStatus>, log: &Log) {
     log.settle(Instant::now() + Duration::from_millis(200));
     let end = ended.map_or("unknown".to_owned(), describe);
-    eprintln!(
-        "---- log of {name}, ended with {end}\n{}---- end of {name}",
-        log.text()
-    );
+    eprintln!("---- log of {name}, ended with {end}\n{}---- end of {name}", log.text());
 }
 
 /// An exit status for people: a code, or the signal that ended it.
@@ -427,32 +394,21 @@ mod tests {
     const BOUND: Duration = Duration::from_secs(10);
 
     fn shell(script: &str) -> Program {
-        Program::new("/bin/sh", "shell")
-            .argument("-c")
-            .argument(script)
+        Program::new("/bin/sh", "shell").argument("-c").argument(script)
     }
 
     #[test]
     fn a_line_is_awaited_across_both_streams_and_returned_once() {
-        let process = shell("echo starting; echo loud >&2; echo ready 7; sleep 100")
-            .start()
-            .unwrap();
+        let process =
+            shell("echo starting; echo loud >&2; echo ready 7; sleep 100").start().unwrap();
         assert_eq!(
-            process
-                .wait_for_line(BOUND, |line| line.starts_with("ready"))
-                .unwrap(),
+            process.wait_for_line(BOUND, |line| line.starts_with("ready")).unwrap(),
             "ready 7"
         );
-        assert_eq!(
-            process.wait_for_log(BOUND, |line| line == "loud").unwrap(),
-            "loud"
-        );
+        assert_eq!(process.wait_for_log(BOUND, |line| line == "loud").unwrap(), "loud");
         let again =
             process.wait_for_line(Duration::from_millis(50), |line| line.starts_with("ready"));
-        assert!(
-            matches!(again, Err(ProcessError::LineMissing { .. })),
-            "{again:?}"
-        );
+        assert!(matches!(again, Err(ProcessError::LineMissing { .. })), "{again:?}");
     }
 
     #[test]
@@ -469,17 +425,12 @@ mod tests {
 
     #[test]
     fn lines_sent_are_answered() {
-        let mut process = shell("while read line; do echo \"got $line\"; done")
-            .start()
-            .unwrap();
+        let mut process = shell("while read line; do echo \"got $line\"; done").start().unwrap();
         process.send_line("one").unwrap();
         assert_eq!(process.wait_for_line(BOUND, |_| true).unwrap(), "got one");
         process.close_input();
         assert!(process.wait_exit(BOUND).unwrap().success());
-        assert!(matches!(
-            process.send_line("two"),
-            Err(ProcessError::InputClosed { .. })
-        ));
+        assert!(matches!(process.send_line("two"), Err(ProcessError::InputClosed { .. })));
     }
 
     #[test]
@@ -491,30 +442,21 @@ mod tests {
         leaving.wait_for_line(BOUND, |line| line == "up").unwrap();
         assert_eq!(leaving.drain(BOUND).unwrap().code(), Some(3));
 
-        let mut staying = shell("trap '' TERM; echo up; while :; do sleep 0.01; done")
-            .start()
-            .unwrap();
+        let mut staying =
+            shell("trap '' TERM; echo up; while :; do sleep 0.01; done").start().unwrap();
         staying.wait_for_line(BOUND, |line| line == "up").unwrap();
         let drained = staying.drain(Duration::from_millis(100));
-        assert!(
-            matches!(drained, Err(ProcessError::StillRunning { .. })),
-            "{drained:?}"
-        );
+        assert!(matches!(drained, Err(ProcessError::StillRunning { .. })), "{drained:?}");
         assert_eq!(staying.kill().unwrap().signal(), Some(9));
     }
 
     #[test]
     fn a_paused_process_does_nothing_until_it_is_resumed() {
-        let mut process = shell("while read line; do echo \"got $line\"; done")
-            .start()
-            .unwrap();
+        let mut process = shell("while read line; do echo \"got $line\"; done").start().unwrap();
         process.pause().unwrap();
         process.send_line("one").unwrap();
         let asleep = process.wait_for_line(Duration::from_millis(100), |_| true);
-        assert!(
-            matches!(asleep, Err(ProcessError::LineMissing { .. })),
-            "{asleep:?}"
-        );
+        assert!(matches!(asleep, Err(ProcessError::LineMissing { .. })), "{asleep:?}");
         process.resume().unwrap();
         assert_eq!(process.wait_for_line(BOUND, |_| true).unwrap(), "got one");
     }
@@ -536,27 +478,16 @@ mod tests {
             shell("i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; echo done; read x")
                 .start()
                 .unwrap();
-        process
-            .wait_for_line(Duration::from_mins(1), |line| line == "done")
-            .unwrap();
-        assert!(
-            process.resident_bytes() > 100_000,
-            "{}",
-            process.resident_bytes()
-        );
+        process.wait_for_line(Duration::from_mins(1), |line| line == "done").unwrap();
+        assert!(process.resident_bytes() > 100_000, "{}", process.resident_bytes());
         assert!(process.processor_time() > Duration::ZERO);
         process.kill().unwrap();
-        assert_eq!(
-            (process.resident_bytes(), process.processor_time()),
-            (0, Duration::ZERO)
-        );
+        assert_eq!((process.resident_bytes(), process.processor_time()), (0, Duration::ZERO));
     }
 
     #[test]
     fn a_binary_that_is_not_there_is_named() {
-        let error = Program::new("/no/such/binary", "nobody")
-            .start()
-            .unwrap_err();
+        let error = Program::new("/no/such/binary", "nobody").start().unwrap_err();
         assert!(error.to_string().contains("/no/such/binary"), "{error}");
     }
 }

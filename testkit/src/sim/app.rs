@@ -33,11 +33,7 @@ struct TaskWaker {
 
 impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
-        self.ready
-            .queue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push_back(self.task);
+        self.ready.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(self.task);
     }
 }
 
@@ -91,11 +87,7 @@ impl AppClock {
     /// # Cancel safety
     /// Dropped, it has no effect.
     pub fn sleep(&self, span: Duration) -> impl Future<Output = ()> + use<> {
-        Sleep {
-            timers: Rc::clone(&self.0),
-            until: self.now() + span,
-            set: false,
-        }
+        Sleep { timers: Rc::clone(&self.0), until: self.now() + span, set: false }
     }
 }
 
@@ -116,11 +108,7 @@ impl Future for Sleep {
             self.set = true;
             let sequence = self.timers.next.get();
             self.timers.next.set(sequence + 1);
-            let timer = Timer {
-                at: self.until,
-                sequence,
-                waker: cx.waker().clone(),
-            };
+            let timer = Timer { at: self.until, sequence, waker: cx.waker().clone() };
             self.timers.heap.borrow_mut().push(Reverse(timer));
         }
         Poll::Pending
@@ -143,12 +131,7 @@ impl fmt::Debug for App {
 
 impl App {
     pub(super) fn new() -> Self {
-        Self {
-            tasks: Vec::new(),
-            free: Vec::new(),
-            ready: Arc::default(),
-            timers: Rc::default(),
-        }
+        Self { tasks: Vec::new(), free: Vec::new(), ready: Arc::default(), timers: Rc::default() }
     }
 
     pub(super) fn clock(&self) -> AppClock {
@@ -160,22 +143,14 @@ impl App {
             self.tasks.push(None);
             self.tasks.len() - 1
         });
-        let waker = Waker::from(Arc::new(TaskWaker {
-            task,
-            ready: Arc::clone(&self.ready),
-        }));
+        let waker = Waker::from(Arc::new(TaskWaker { task, ready: Arc::clone(&self.ready) }));
         self.tasks[task] = Some((Box::pin(future), waker.clone()));
         waker.wake();
     }
 
     /// Whether a task was woken since the last run.
     pub(super) fn is_ready(&self) -> bool {
-        !self
-            .ready
-            .queue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_empty()
+        !self.ready.queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
     /// Polls what is ready until nothing is; when the next timer fires.
@@ -186,11 +161,7 @@ impl App {
             let Some((future, waker)) = &mut self.tasks[task] else {
                 continue;
             };
-            if future
-                .as_mut()
-                .poll(&mut Context::from_waker(waker))
-                .is_ready()
-            {
+            if future.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
                 self.tasks[task] = None;
                 self.free.push(task);
             }
@@ -209,11 +180,7 @@ impl App {
     }
 
     fn next_ready(&self) -> Option<usize> {
-        self.ready
-            .queue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop_front()
+        self.ready.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 }
 

@@ -21,9 +21,9 @@ use siloring_storage::MemoryStore;
 
 use super::faults::{Active, Effect};
 use super::ledger::Counts;
-use super::planted::Planted;
-use super::plan::{Fault, Options, Plan, Slot, Step};
 use super::node::{Node, NodeSetup, SiloShared};
+use super::plan::{Fault, Options, Plan, Slot, Step};
+use super::planted::Planted;
 use super::silo::{Silo, SiloSetup};
 use super::trace::TraceSink;
 use super::world::{HostId, Life, ProcessId, Violation, World, WorldSettings};
@@ -231,7 +231,11 @@ impl std::fmt::Display for Failure {
             writeln!(out, "violated: {violation}")?;
         }
         writeln!(out, "{:?}", self.report)?;
-        writeln!(out, "to repeat it: SILORING_SEED={}, or SILORING_PLAN=FILE with", self.plan.options.seed)?;
+        writeln!(
+            out,
+            "to repeat it: SILORING_SEED={}, or SILORING_PLAN=FILE with",
+            self.plan.options.seed
+        )?;
         write!(out, "{}", self.plan)
     }
 }
@@ -375,11 +379,7 @@ impl Cluster {
     ///
     /// # Panics
     /// If no silo lives in the slot.
-    pub fn block_on<F, T>(
-        &mut self,
-        slot: Slot,
-        make: impl FnOnce(Node) -> F,
-    ) -> Result<T, Failure>
+    pub fn block_on<F, T>(&mut self, slot: Slot, make: impl FnOnce(Node) -> F) -> Result<T, Failure>
     where
         F: Future<Output = T> + 'static,
         T: 'static,
@@ -401,7 +401,11 @@ impl Cluster {
     ///
     /// # Panics
     /// If no silo lives in the slot.
-    pub fn spawn<F, T>(&mut self, slot: Slot, make: impl FnOnce(Node) -> F) -> Rc<RefCell<Option<T>>>
+    pub fn spawn<F, T>(
+        &mut self,
+        slot: Slot,
+        make: impl FnOnce(Node) -> F,
+    ) -> Rc<RefCell<Option<T>>>
     where
         F: Future<Output = T> + 'static,
         T: 'static,

@@ -39,10 +39,7 @@ impl Active {
         let host = |slot: Slot| hosts[usize::from(slot.0 - 1)];
         let way = |one: Slot, other: Slot| (host(one), host(other));
         let both = |one: Slot, other: Slot| vec![way(one, other), way(other, one)];
-        let dropped = Path {
-            dropped: true,
-            ..Path::default()
-        };
+        let dropped = Path { dropped: true, ..Path::default() };
         let (span, effect) = match fault {
             Fault::Pause(slot, span) => (span, Effect::Paused(process(slot)?)),
             Fault::Slow(slot, by, span) => (span, Effect::Slowed(process(slot)?, by)),
@@ -54,32 +51,15 @@ impl Active {
                 (span, Effect::Path(ways.collect(), dropped))
             }
             Fault::Refuse(from, to, span) => {
-                let refused = Path {
-                    refused: true,
-                    ..Path::default()
-                };
+                let refused = Path { refused: true, ..Path::default() };
                 (span, Effect::Path(vec![way(from, to)], refused))
             }
-            Fault::Delay(one, other, delay, span) => (
-                span,
-                Effect::Path(
-                    both(one, other),
-                    Path {
-                        delay,
-                        ..Path::default()
-                    },
-                ),
-            ),
-            Fault::Lose(one, other, lost_per_mille, span) => (
-                span,
-                Effect::Path(
-                    both(one, other),
-                    Path {
-                        lost_per_mille,
-                        ..Path::default()
-                    },
-                ),
-            ),
+            Fault::Delay(one, other, delay, span) => {
+                (span, Effect::Path(both(one, other), Path { delay, ..Path::default() }))
+            }
+            Fault::Lose(one, other, lost_per_mille, span) => {
+                (span, Effect::Path(both(one, other), Path { lost_per_mille, ..Path::default() }))
+            }
             Fault::StoreDown(span) => (span, store_effect(|faults| faults.down = true)),
             Fault::StoreHang(span) => (span, store_effect(|faults| faults.hangs = true)),
             Fault::StoreDelay(by, span) => (span, store_effect(|faults| faults.delay = by)),
@@ -95,10 +75,7 @@ impl Active {
             | Fault::Jump(..)
             | Fault::Reset(..) => return None,
         };
-        Some(Self {
-            until: now + span,
-            effect,
-        })
+        Some(Self { until: now + span, effect })
     }
 }
 
@@ -190,12 +167,8 @@ mod tests {
     #[test]
     fn a_slot_is_never_cut_off_from_itself() {
         let hosts = [HostId(0)];
-        let alone = Active::of(
-            Fault::Split(Slot(1), Slot(1), SECOND),
-            Moment::ZERO,
-            &hosts,
-            |_| None,
-        );
+        let alone =
+            Active::of(Fault::Split(Slot(1), Slot(1), SECOND), Moment::ZERO, &hosts, |_| None);
         assert!(paths(&[alone.unwrap()]).is_empty());
     }
 }

@@ -218,10 +218,7 @@ impl Source {
         let id = scene::with(|scene| {
             let sent = scene.now.get();
             let entry = Entry {
-                sender: scene
-                    .process
-                    .get()
-                    .expect("a delivery is sent by a process"),
+                sender: scene.process.get().expect("a delivery is sent by a process"),
                 source: self,
                 target: target.hash(),
                 sent,
@@ -231,12 +228,11 @@ impl Source {
                 runs: 0,
                 attempt: 0,
             };
-            scene.ledger.borrow_mut().enter(entry)
+            let id = scene.ledger.borrow_mut().enter(entry);
+            scene.note(|| format!("{id:?} to {target} from {self:?}"));
+            id
         });
-        Sent {
-            id: id.unwrap_or(DeliveryId(0)),
-            open: id.is_some(),
-        }
+        Sent { id: id.unwrap_or(DeliveryId(0)), open: id.is_some() }
     }
 }
 
@@ -281,6 +277,7 @@ impl Drop for Sent {
 pub fn ran(id: DeliveryId, attempt: u8) {
     scene::with(|scene| {
         let broken = scene.ledger.borrow_mut().ran(scene, id.0, attempt);
+        scene.note(|| format!("{id:?} ran in attempt {attempt}"));
         if let Some(invariant) = broken {
             let text = scene.ledger.borrow().describe(id);
             scene.violate(invariant, text);
@@ -289,10 +286,8 @@ pub fn ran(id: DeliveryId, attempt: u8) {
 }
 
 fn close(scene: &Rc<Scene>, id: DeliveryId, failure: Option<&DeliveryFailure>) {
-    let broken = scene
-        .ledger
-        .borrow_mut()
-        .closed(scene.now.get(), id.0, failure);
+    let broken = scene.ledger.borrow_mut().closed(scene.now.get(), id.0, failure);
+    scene.note(|| format!("{id:?} ended: {failure:?}"));
     if let Some(invariant) = broken {
         let text = scene.ledger.borrow().describe(id);
         let outcome = failure.map_or_else(|| "handled".to_owned(), ToString::to_string);
@@ -421,10 +416,7 @@ mod tests {
         sent.close(None);
         assert!(scene.is_sound());
         assert_eq!(
-            (
-                scene.ledger.borrow().counts().handled,
-                scene.ledger.borrow().counts().open()
-            ),
+            (scene.ledger.borrow().counts().handled, scene.ledger.borrow().counts().open()),
             (1, 0)
         );
     }
@@ -462,10 +454,7 @@ mod tests {
             let scene = on_a_scene();
             scene.now.set(Moment::from_nanos(5));
             let source = Source::new();
-            let (first, second) = (
-                source.sent(&target(), BUDGET),
-                source.sent(&target(), BUDGET),
-            );
+            let (first, second) = (source.sent(&target(), BUDGET), source.sent(&target(), BUDGET));
             ran(second.id(), 1);
             ran(first.id(), attempt);
             assert_eq!(scene.is_sound(), sound, "attempt {attempt}");
@@ -479,10 +468,7 @@ mod tests {
         let sent = Source::new().sent(&target(), BUDGET);
         let early = scene.ledger.borrow_mut().take_due(Moment::ZERO + BUDGET);
         assert!(early.is_empty());
-        let late = scene
-            .ledger
-            .borrow_mut()
-            .take_due(Moment::ZERO + 2 * BUDGET);
+        let late = scene.ledger.borrow_mut().take_due(Moment::ZERO + 2 * BUDGET);
         assert_eq!(late, [(sent.id(), ProcessId(0))]);
         drop(sent);
     }

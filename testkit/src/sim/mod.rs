@@ -57,12 +57,12 @@ pub mod plan;
 mod planted;
 mod queue;
 pub mod random;
+#[cfg(test)]
+mod runs;
 mod scene;
 pub mod shrink;
 mod silo;
 pub mod store;
-#[cfg(test)]
-mod runs;
 #[cfg(test)]
 mod toy;
 mod trace;

@@ -151,11 +151,7 @@ pub(super) struct Network {
 
 impl Network {
     pub(super) const fn new(settings: NetworkSettings) -> Self {
-        Self {
-            settings,
-            connections: Vec::new(),
-            paths: BTreeMap::new(),
-        }
+        Self { settings, connections: Vec::new(), paths: BTreeMap::new() }
     }
 
     fn end(&self, end: EndId) -> &End {
@@ -221,14 +217,10 @@ impl Core {
         };
         let here = Some(self.process(process).host);
         let there = self.host_at(address);
-        self.network
-            .connections
-            .push([blank(here, Some((process, part))), blank(there, None)]);
+        self.network.connections.push([blank(here, Some((process, part))), blank(there, None)]);
         self.process_mut(process).ends.push(end);
-        self.trace
-            .enter(self.now, Code::Dial, u64::from(end.0), u64::from(process.0));
-        self.trace
-            .note(self.now, || format!("{process:?} dials {address}"));
+        self.trace.enter(self.now, Code::Dial, u64::from(end.0), u64::from(process.0));
+        self.trace.note(self.now, || format!("{process:?} dials {address}"));
         let at = self.now + self.latency(end);
         self.queue.push(at, Happening::Syn { end });
         end
@@ -240,14 +232,11 @@ impl Core {
         }
         let path = self.network.path(end);
         if path.dropped {
-            self.queue
-                .push(self.now + SYN_AGAIN_AFTER, Happening::Syn { end });
+            self.queue.push(self.now + SYN_AGAIN_AFTER, Happening::Syn { end });
             return;
         }
         let host = self.network.end(end.peer()).host;
-        let listener = host
-            .and_then(|host| self.listener(host))
-            .filter(|_| !path.refused);
+        let listener = host.and_then(|host| self.listener(host)).filter(|_| !path.refused);
         let at = self.now + self.latency(end.peer());
         if let Some(process) = listener {
             let accepted = self.network.end_mut(end.peer());
@@ -257,13 +246,7 @@ impl Core {
             self.process_mut(process).ends.push(end.peer());
             self.give(process, Part(0), Input::Accepted { end: end.peer() });
         }
-        self.queue.push(
-            at,
-            Happening::DialAnswer {
-                end,
-                accepted: listener.is_some(),
-            },
-        );
+        self.queue.push(at, Happening::DialAnswer { end, accepted: listener.is_some() });
     }
 
     pub(super) fn dial_answered(&mut self, end: EndId, accepted: bool) {
@@ -278,12 +261,7 @@ impl Core {
             self.queue.push(self.now + SYN_AGAIN_AFTER, again);
             return;
         }
-        self.trace.enter(
-            self.now,
-            Code::Connect,
-            u64::from(end.0),
-            u64::from(accepted),
-        );
+        self.trace.enter(self.now, Code::Connect, u64::from(end.0), u64::from(accepted));
         if accepted {
             self.network.end_mut(end).state = EndState::Open;
             self.give(process, part, Input::Connected { end });
@@ -292,11 +270,7 @@ impl Core {
         }
         self.forget_end(end);
         let known = self.network.end(end.peer()).host.is_some();
-        let failure = if known {
-            DialFailure::Refused
-        } else {
-            DialFailure::Unreachable
-        };
+        let failure = if known { DialFailure::Refused } else { DialFailure::Unreachable };
         self.give(process, part, Input::DialFailed { end, failure });
     }
 }
@@ -314,8 +288,7 @@ impl Core {
         pipe.bytes.extend(&bytes[..taken]);
         pipe.starved = taken < bytes.len();
         let what = stable_u64(&bytes[..taken]);
-        self.trace
-            .enter(self.now, Code::Write, u64::from(end.0), what);
+        self.trace.enter(self.now, Code::Write, u64::from(end.0), what);
         if taken > 0 {
             self.ship(end, taken);
         }
@@ -367,11 +340,7 @@ impl Core {
     fn latency(&mut self, end: EndId) -> Duration {
         let settings = &self.network.settings;
         let tail = self.random.network.u8(..100) == 0;
-        let longest = if tail {
-            settings.latency_tail
-        } else {
-            settings.latency_max
-        };
+        let longest = if tail { settings.latency_tail } else { settings.latency_max };
         let span = nanos(settings.latency_min)..=nanos(longest);
         Duration::from_nanos(self.random.network.u64(span)) + self.network.path(end).delay
     }
@@ -394,8 +363,7 @@ impl Core {
         }
         pipe.arrived += bytes;
         let over = pipe.finish && pipe.arrived == pipe.bytes.len();
-        self.trace
-            .enter(self.now, Code::Arrive, u64::from(end.0), bytes as u64);
+        self.trace.enter(self.now, Code::Arrive, u64::from(end.0), bytes as u64);
         self.tell_readable(end.peer());
         if over {
             self.send_finish(end);
@@ -463,10 +431,7 @@ impl Core {
         if pipe.silence.is_multiple_of(2) {
             pipe.silence += 1;
             let token = pipe.silence;
-            self.queue.push(
-                self.now + LINK_SILENCE_MAX,
-                Happening::Silence { end, token },
-            );
+            self.queue.push(self.now + LINK_SILENCE_MAX, Happening::Silence { end, token });
         }
     }
 
@@ -480,14 +445,7 @@ impl Core {
         }
         self.forget_end(end);
         self.note_break(end);
-        self.give(
-            process,
-            part,
-            Input::Closed {
-                end,
-                ending: Ending::TimedOut,
-            },
-        );
+        self.give(process, part, Input::Closed { end, ending: Ending::TimedOut });
         self.send_reset(end);
     }
 
@@ -561,23 +519,13 @@ impl Core {
             let owner = self.network.end(end).owner;
             self.cut_end(end);
             if let Some((process, part)) = owner {
-                self.give(
-                    process,
-                    part,
-                    Input::Closed {
-                        end,
-                        ending: Ending::Reset,
-                    },
-                );
+                self.give(process, part, Input::Closed { end, ending: Ending::Reset });
             }
         }
     }
 
     fn note_break(&self, end: EndId) {
-        let (here, there) = (
-            self.network.end(end).host,
-            self.network.end(end.peer()).host,
-        );
+        let (here, there) = (self.network.end(end).host, self.network.end(end.peer()).host);
         if let (Some(here), Some(there)) = (here, there) {
             self.scene.note_break(here, there);
         }
@@ -606,24 +554,12 @@ impl Core {
 
     fn send_finish(&mut self, from: EndId) {
         let at = self.arrival(from);
-        self.queue.push(
-            at,
-            Happening::Ended {
-                end: from.peer(),
-                ending: Ending::Finished,
-            },
-        );
+        self.queue.push(at, Happening::Ended { end: from.peer(), ending: Ending::Finished });
     }
 
     fn send_reset(&mut self, from: EndId) {
         let at = self.arrival(from);
-        self.queue.push(
-            at,
-            Happening::Ended {
-                end: from.peer(),
-                ending: Ending::Reset,
-            },
-        );
+        self.queue.push(at, Happening::Ended { end: from.peer(), ending: Ending::Reset });
     }
 
     /// The other side's end arrives at `end`.
@@ -637,8 +573,7 @@ impl Core {
             self.network.end_mut(end).state = EndState::Closed;
             return;
         };
-        self.trace
-            .enter(self.now, Code::End, u64::from(end.0), ending as u64);
+        self.trace.enter(self.now, Code::End, u64::from(end.0), ending as u64);
         match ending {
             Ending::Reset | Ending::TimedOut => self.forget_end(end),
             Ending::Finished => {
@@ -703,13 +638,7 @@ impl Core {
         if held > 0 {
             self.queue.push(at, Happening::Arrive { end, bytes: held });
         } else if finished {
-            self.queue.push(
-                at,
-                Happening::Ended {
-                    end: end.peer(),
-                    ending: Ending::Finished,
-                },
-            );
+            self.queue.push(at, Happening::Ended { end: end.peer(), ending: Ending::Finished });
         }
         self.acknowledged(end);
     }

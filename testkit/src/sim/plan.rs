@@ -145,10 +145,7 @@ pub struct PlanError {
 impl Plan {
     /// A plan without faults.
     pub const fn calm(options: Options) -> Self {
-        Self {
-            options,
-            steps: Vec::new(),
-        }
+        Self { options, steps: Vec::new() }
     }
 
     /// Adds a step; steps may be added in any order.
@@ -161,10 +158,7 @@ impl Plan {
 
     /// The plan that a seed stands for: at least five faults, among them a kill and a roll.
     pub fn from_seed(options: Options) -> Self {
-        let mut draw = Draw {
-            random: stream(options.seed, "plan"),
-            silos: options.silos,
-        };
+        let mut draw = Draw { random: stream(options.seed, "plan"), silos: options.silos };
         let mut steps = Vec::new();
         let mut at = draw.between(8, 20);
         let end = options.safety.saturating_sub(Duration::from_secs(30));
@@ -174,15 +168,9 @@ impl Plan {
         }
         let rolls = steps.iter().any(|step| step.fault == Fault::Roll);
         if !rolls && end > Duration::from_mins(2) {
-            steps.push(Step {
-                at: end / 2,
-                fault: Fault::Roll,
-            });
+            steps.push(Step { at: end / 2, fault: Fault::Roll });
         }
-        if !steps
-            .iter()
-            .any(|step| matches!(step.fault, Fault::Kill(_)))
-        {
+        if !steps.iter().any(|step| matches!(step.fault, Fault::Kill(_))) {
             draw.kill(end / 3, &mut steps);
         }
         steps.sort_by_key(|step| step.at);
@@ -204,11 +192,7 @@ impl Plan {
                 [name, value] => parse_option(&mut plan.options, name, value),
                 _ => Err("neither an option nor a step"),
             };
-            parsed.map_err(|problem| PlanError {
-                line: index + 1,
-                problem,
-                text: full.into(),
-            })?;
+            parsed.map_err(|problem| PlanError { line: index + 1, problem, text: full.into() })?;
         }
         plan.steps.sort_by_key(|step| step.at);
         Ok(plan)
@@ -266,12 +250,8 @@ impl fmt::Display for Fault {
 struct Span(Duration);
 
 /// The units, largest first: name and nanoseconds.
-const UNITS: [(&str, u128); 4] = [
-    ("s", 1_000_000_000),
-    ("ms", 1_000_000),
-    ("us", 1_000),
-    ("ns", 1),
-];
+const UNITS: [(&str, u128); 4] =
+    [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
 
 impl fmt::Display for Span {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -286,21 +266,12 @@ impl fmt::Display for Span {
 }
 
 fn parse_span(text: &str) -> Result<Duration, &'static str> {
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit())
-        .ok_or("a span needs a unit")?;
+    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or("a span needs a unit")?;
     let (number, unit) = text.split_at(digits);
-    let number: u64 = number
-        .parse()
-        .or(Err("a span starts with a whole number"))?;
-    let size = UNITS
-        .iter()
-        .find(|(name, _)| *name == unit)
-        .ok_or("units are s, ms, us, ns")?;
+    let number: u64 = number.parse().or(Err("a span starts with a whole number"))?;
+    let size = UNITS.iter().find(|(name, _)| *name == unit).ok_or("units are s, ms, us, ns")?;
     let nanos = u128::from(number) * size.1;
-    u64::try_from(nanos)
-        .map(Duration::from_nanos)
-        .or(Err("the span is too long"))
+    u64::try_from(nanos).map(Duration::from_nanos).or(Err("the span is too long"))
 }
 
 fn parse_slot(text: &str) -> Result<Slot, &'static str> {
@@ -312,10 +283,7 @@ fn parse_slot(text: &str) -> Result<Slot, &'static str> {
 }
 
 fn parse_per_mille(text: &str) -> Result<u16, &'static str> {
-    text.parse()
-        .ok()
-        .filter(|lost| *lost <= 1000)
-        .ok_or("a share is 0 to 1000 per mille")
+    text.parse().ok().filter(|lost| *lost <= 1000).ok_or("a share is 0 to 1000 per mille")
 }
 
 fn parse_option(options: &mut Options, name: &str, value: &str) -> Result<(), &'static str> {
@@ -332,10 +300,7 @@ fn parse_option(options: &mut Options, name: &str, value: &str) -> Result<(), &'
 }
 
 fn parse_count(text: &str) -> Result<u16, &'static str> {
-    text.parse()
-        .ok()
-        .filter(|count| (1..=64).contains(count))
-        .ok_or("a count is 1 to 64")
+    text.parse().ok().filter(|count| (1..=64).contains(count)).ok_or("a count is 1 to 64")
 }
 
 fn parse_step(at: &str, words: &[&str]) -> Result<Step, &'static str> {
@@ -365,12 +330,9 @@ fn parse_lasting(words: &[&str], span: Duration) -> Result<Fault, &'static str> 
         ["delay", one, other, by] => {
             Fault::Delay(parse_slot(one)?, parse_slot(other)?, parse_span(by)?, span)
         }
-        ["lose", one, other, lost] => Fault::Lose(
-            parse_slot(one)?,
-            parse_slot(other)?,
-            parse_per_mille(lost)?,
-            span,
-        ),
+        ["lose", one, other, lost] => {
+            Fault::Lose(parse_slot(one)?, parse_slot(other)?, parse_per_mille(lost)?, span)
+        }
         ["store-down"] => Fault::StoreDown(span),
         ["store-hang"] => Fault::StoreHang(span),
         ["store-delay", by] => Fault::StoreDelay(parse_span(by)?, span),
@@ -398,36 +360,22 @@ impl Draw {
     /// Two different slots; one slot twice in a cluster of one, which faults of paths ignore.
     fn pair(&mut self) -> (Slot, Slot) {
         let one = self.slot();
-        let step = if self.silos > 1 {
-            self.random.u16(1..self.silos)
-        } else {
-            0
-        };
+        let step = if self.silos > 1 { self.random.u16(1..self.silos) } else { 0 };
         (one, Slot((one.0 - 1 + step) % self.silos + 1))
     }
 
     fn kill(&mut self, at: Duration, steps: &mut Vec<Step>) {
         let slot = self.slot();
-        let fault = if self.random.u8(..4) == 0 {
-            Fault::Vanish(slot)
-        } else {
-            Fault::Kill(slot)
-        };
+        let fault = if self.random.u8(..4) == 0 { Fault::Vanish(slot) } else { Fault::Kill(slot) };
         self.ended(at, slot, fault, steps);
     }
 
     /// A silo ends, and another starts in its slot: at once, or after its death was noticed.
     fn ended(&mut self, at: Duration, slot: Slot, fault: Fault, steps: &mut Vec<Step>) {
-        let away = if self.random.bool() {
-            Duration::from_millis(300)
-        } else {
-            self.between(1, 25)
-        };
+        let away =
+            if self.random.bool() { Duration::from_millis(300) } else { self.between(1, 25) };
         steps.push(Step { at, fault });
-        steps.push(Step {
-            at: at + away,
-            fault: Fault::Start(slot),
-        });
+        steps.push(Step { at: at + away, fault: Fault::Start(slot) });
     }
 
     fn steps(&mut self, at: Duration, steps: &mut Vec<Step>) {
@@ -436,15 +384,9 @@ impl Draw {
             0..=2 => return self.kill(at, steps),
             3 => Fault::Roll,
             4 => {
-                steps.push(Step {
-                    at,
-                    fault: Fault::Drain(one),
-                });
+                steps.push(Step { at, fault: Fault::Drain(one) });
                 let back = at + self.between(1, 30);
-                steps.push(Step {
-                    at: back,
-                    fault: Fault::Start(one),
-                });
+                steps.push(Step { at: back, fault: Fault::Start(one) });
                 return;
             }
             5 | 6 => Fault::Pause(one, self.between(0, 20)),
@@ -501,10 +443,7 @@ mod tests {
             let killed = |step: &Step| matches!(step.fault, Fault::Kill(_) | Fault::Vanish(_));
             assert!(plan.steps.len() >= 5, "seed {seed}");
             assert!(plan.steps.iter().any(killed), "seed {seed}");
-            assert!(
-                plan.steps.iter().any(|step| step.fault == Fault::Roll),
-                "seed {seed}"
-            );
+            assert!(plan.steps.iter().any(|step| step.fault == Fault::Roll), "seed {seed}");
         }
     }
 
@@ -513,13 +452,9 @@ mod tests {
         let broken = "seed 1\nat 5s kill s1 # fine\nat 5 kill s1\n";
         let error = Plan::parse(broken).unwrap_err();
         assert_eq!((error.line, error.problem), (3, "a span needs a unit"));
-        for text in [
-            "at 5s kill 1",
-            "at 5s fly s1",
-            "silos 0",
-            "speed 3",
-            "at 5s lose s1 s2 1001 for 1s",
-        ] {
+        for text in
+            ["at 5s kill 1", "at 5s fly s1", "silos 0", "speed 3", "at 5s lose s1 s2 1001 for 1s"]
+        {
             assert!(Plan::parse(text).is_err(), "{text}");
         }
     }

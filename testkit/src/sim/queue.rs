@@ -21,19 +21,12 @@ struct Entry<E> {
 
 impl<E> EventQueue<E> {
     pub(super) const fn new() -> Self {
-        Self {
-            heap: BinaryHeap::new(),
-            sequence: 0,
-        }
+        Self { heap: BinaryHeap::new(), sequence: 0 }
     }
 
     pub(super) fn push(&mut self, at: Moment, event: E) {
         self.sequence += 1;
-        self.heap.push(Entry {
-            at,
-            sequence: self.sequence,
-            event,
-        });
+        self.heap.push(Entry { at, sequence: self.sequence, event });
     }
 
     /// The next event, if it happens at or before `limit`.

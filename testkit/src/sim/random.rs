@@ -42,11 +42,8 @@ mod tests {
 
     #[test]
     fn streams_of_one_seed_are_independent_and_repeat() {
-        let (mut one, mut again, mut other) = (
-            stream(7, "network"),
-            stream(7, "network"),
-            stream(7, "store"),
-        );
+        let (mut one, mut again, mut other) =
+            (stream(7, "network"), stream(7, "network"), stream(7, "store"));
         let draws: Vec<u64> = (0..8).map(|_| one.u64(..)).collect();
         assert!(draws.iter().all(|draw| *draw == again.u64(..)));
         assert!(draws.iter().any(|draw| *draw != other.u64(..)));

@@ -46,7 +46,11 @@ fn scratch_seeds() {
         match explore::run(&plan) {
             Ok(report) => eprintln!("seed {seed}: ok {:?} {:?}", report.counts, report.tally),
             Err(failure) => {
-                eprintln!("seed {seed}: at {:?} {}", failure.report.simulated, failure.violations[0].to_string().chars().take(600).collect::<String>());
+                eprintln!(
+                    "seed {seed}: at {:?} {}",
+                    failure.report.simulated,
+                    failure.violations[0].to_string().chars().take(600).collect::<String>()
+                );
             }
         }
     }

@@ -43,11 +43,7 @@ impl Scene {
     pub(super) fn violate(&self, invariant: &'static str, detail: impl Into<String>) {
         let mut violations = self.violations.borrow_mut();
         if violations.len() < VIOLATIONS_KEPT_MAX {
-            violations.push(Violation {
-                at: self.now.get(),
-                invariant,
-                detail: detail.into(),
-            });
+            violations.push(Violation { at: self.now.get(), invariant, detail: detail.into() });
         }
     }
 
@@ -78,9 +74,7 @@ impl Scene {
     }
 
     pub(super) fn note_break(&self, one: HostId, other: HostId) {
-        self.breaks
-            .borrow_mut()
-            .insert((one.min(other), one.max(other)), self.now.get());
+        self.breaks.borrow_mut().insert((one.min(other), one.max(other)), self.now.get());
     }
 
     /// Whether a connection between the two processes' hosts ended at or after `since`.
@@ -88,18 +82,13 @@ impl Scene {
         let hosts = self.hosts.borrow();
         let (one, other) = (hosts[one.0 as usize], hosts[other.0 as usize]);
         let breaks = self.breaks.borrow();
-        breaks
-            .get(&(one.min(other), one.max(other)))
-            .is_some_and(|at| *at >= since)
+        breaks.get(&(one.min(other), one.max(other))).is_some_and(|at| *at >= since)
     }
 
     /// Makes this the thread's scene.
     pub(super) fn enter(self: &Rc<Self>) {
         SCENE.with_borrow_mut(|scene| {
-            if !scene
-                .as_ref()
-                .is_some_and(|current| Rc::ptr_eq(current, self))
-            {
+            if !scene.as_ref().is_some_and(|current| Rc::ptr_eq(current, self)) {
                 *scene = Some(Rc::clone(self));
             }
         });
@@ -108,11 +97,7 @@ impl Scene {
 
 /// Runs `work` with the thread's scene; `None` outside of any world, or while the thread ends.
 pub(super) fn with<R>(work: impl FnOnce(&Rc<Scene>) -> R) -> Option<R> {
-    SCENE
-        .try_with(|scene| scene.borrow().as_ref().map(Rc::clone))
-        .ok()
-        .flatten()
-        .map(|s| work(&s))
+    SCENE.try_with(|scene| scene.borrow().as_ref().map(Rc::clone)).ok().flatten().map(|s| work(&s))
 }
 
 /// Reports an invariant of the program under test that does not hold; the run stops and fails.

@@ -15,12 +15,10 @@ pub fn shrink(plan: &Plan, mut fails: impl FnMut(&Plan) -> bool) -> Plan {
     let mut parts = 2;
     while !smallest.steps.is_empty() && tries < TRIES_MAX {
         let length = smallest.steps.len().div_ceil(parts);
-        let found = without_one_part(&smallest, length)
-            .into_iter()
-            .find(|candidate| {
-                tries += 1;
-                tries <= TRIES_MAX && fails(candidate)
-            });
+        let found = without_one_part(&smallest, length).into_iter().find(|candidate| {
+            tries += 1;
+            tries <= TRIES_MAX && fails(candidate)
+        });
         match found {
             Some(smaller) => {
                 smallest = smaller;
@@ -41,10 +39,7 @@ fn without_one_part(plan: &Plan, length: usize) -> Vec<Plan> {
             (index < start || index >= start + length).then_some(*step)
         };
         let steps = plan.steps.iter().enumerate().filter_map(kept).collect();
-        Plan {
-            options: plan.options.clone(),
-            steps,
-        }
+        Plan { options: plan.options.clone(), steps }
     };
     starts.map(without).collect()
 }

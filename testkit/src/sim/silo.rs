@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use siloring::pump::{NodeOutput, ShardNode};
 use super::control::{ControlNode, ControlNodeOutput, DialFault, LinkMode, Route};
+use siloring::pump::{NodeOutput, ShardNode};
 use siloring_core::event::Event;
 use siloring_core::limits::{
     ACTIVATIONS_MAX, DEADLINE_DEFAULT, FRAME_BYTES_MAX, OPEN_DELIVERIES_MAX, READ_CHUNK_BYTES,
@@ -28,11 +28,11 @@ use siloring_transport::{Established, LocalFacts, Secret};
 
 use super::app::App;
 use super::cluster::MakeProgram;
+use super::network::{DialFailure, EndId, Ending};
 use super::node::{Mailboxes, Node, NodeSetup, SiloShared, Spawned};
 use super::planted::Planted;
 use super::scene;
 use super::world::{Context, Input, Part, Program};
-use super::network::{DialFailure, EndId, Ending};
 
 /// Runs of a shard's turns in one go: a shard that always has more must let time pass.
 const ROUNDS_MAX: u32 = 64;
@@ -211,7 +211,8 @@ impl Silo {
             self.follow(&mut control, context);
         }
         if control.next_deadline() <= now {
-            let progress: Vec<u64> = self.seats.iter().map(|seat| seat.runs + now.as_nanos()).collect();
+            let progress: Vec<u64> =
+                self.seats.iter().map(|seat| seat.runs + now.as_nanos()).collect();
             control.progress(now, &progress);
             control.tick(now);
             self.follow(&mut control, context);
@@ -338,11 +339,13 @@ impl Silo {
                     self.shared.join_failed(error.to_string());
                     self.exit(1, context);
                 }
-                ControlNodeOutput::Stalled { shard, stalled } => context.tell(Event::ShardStalled {
-                    shard,
-                    running: String::new(),
-                    stalled_ms: u64::try_from(stalled.as_millis()).unwrap_or(u64::MAX),
-                }),
+                ControlNodeOutput::Stalled { shard, stalled } => {
+                    context.tell(Event::ShardStalled {
+                        shard,
+                        running: String::new(),
+                        stalled_ms: u64::try_from(stalled.as_millis()).unwrap_or(u64::MAX),
+                    })
+                }
                 ControlNodeOutput::Abort(shard) => {
                     context.violate("no shard is stuck for ever", format!("{shard:?}"));
                 }

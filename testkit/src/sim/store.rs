@@ -32,10 +32,7 @@ pub struct StoreSettings {
 
 impl Default for StoreSettings {
     fn default() -> Self {
-        Self {
-            latency_min: Duration::from_micros(200),
-            latency_max: Duration::from_millis(3),
-        }
+        Self { latency_min: Duration::from_micros(200), latency_max: Duration::from_millis(3) }
     }
 }
 
@@ -82,12 +79,7 @@ pub(super) struct StoreModel {
 
 impl std::fmt::Debug for StoreModel {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            out,
-            "StoreModel({:?}, {} pending)",
-            self.faults,
-            self.pending.len()
-        )
+        write!(out, "StoreModel({:?}, {} pending)", self.faults, self.pending.len())
     }
 }
 
@@ -180,9 +172,7 @@ impl StoreModel {
 }
 
 fn unavailable(detail: &str) -> StoreResult {
-    Err(StoreError::Unavailable {
-        detail: detail.into(),
-    })
+    Err(StoreError::Unavailable { detail: detail.into() })
 }
 
 impl Core {
@@ -202,14 +192,7 @@ impl Core {
         self.queue.push(*last, Happening::StoreDo { request: id });
         let submitted = self.now;
         let request = Some(request);
-        let pending = Pending {
-            process,
-            part,
-            ticket,
-            request,
-            result: None,
-            submitted,
-        };
+        let pending = Pending { process, part, ticket, request, result: None, submitted };
         self.store.pending.insert(id, pending);
     }
 
@@ -242,8 +225,7 @@ impl Core {
         } else {
             self.execute(&request)
         };
-        self.trace
-            .enter(self.now, Code::StoreDone, id, u64::from(result.is_ok()));
+        self.trace.enter(self.now, Code::StoreDone, id, u64::from(result.is_ok()));
         let lost = result.is_ok() && self.random.store.u16(..1000) < faults.lost_per_mille;
         let result = if lost { self.lose() } else { result };
         self.answer_at(id, result, at);
@@ -289,10 +271,7 @@ impl Core {
         self.store.unavailable_count += u64::from(failed);
         let ok = u64::from(result.is_ok());
         self.trace.enter(self.now, Code::StoreAnswered, id, ok);
-        let input = Input::Store {
-            ticket: pending.ticket,
-            result,
-        };
+        let input = Input::Store { ticket: pending.ticket, result };
         self.give(pending.process, pending.part, input);
     }
 }

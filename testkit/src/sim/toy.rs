@@ -70,10 +70,7 @@ impl Counter {
             Input::Writable { .. } => {}
             Input::Closed { end, ending } => {
                 self.ends.remove(&end);
-                self.seen
-                    .borrow_mut()
-                    .endings
-                    .push((context.world_now(), ending));
+                self.seen.borrow_mut().endings.push((context.world_now(), ending));
                 if self.dialed == Some(end) {
                     self.lost(context);
                 }
@@ -103,10 +100,7 @@ impl Counter {
                 continue;
             };
             for byte in &space[..count] {
-                assert_eq!(
-                    byte, expected,
-                    "bytes keep their order and none is lost or doubled"
-                );
+                assert_eq!(byte, expected, "bytes keep their order and none is lost or doubled");
                 *expected = expected.wrapping_add(1);
             }
             self.seen.borrow_mut().received += count as u64;
@@ -171,16 +165,8 @@ impl Pair {
         let hosts = [world.add_host(), world.add_host()];
         let (listener, heard) = Counter::boxed(None);
         let (dialer, said) = Counter::boxed(Some(world.address(hosts[0])));
-        let processes = [
-            world.start(hosts[0], 1, listener),
-            world.start(hosts[1], 1, dialer),
-        ];
-        Self {
-            world,
-            hosts,
-            processes,
-            seen: [heard, said],
-        }
+        let processes = [world.start(hosts[0], 1, listener), world.start(hosts[1], 1, dialer)];
+        Self { world, hosts, processes, seen: [heard, said] }
     }
 
     fn run(&mut self, seconds: u64) {
@@ -189,9 +175,7 @@ impl Pair {
     }
 
     fn path(&mut self, from: usize, to: usize, path: Path) {
-        self.world
-            .core()
-            .set_path(self.hosts[from], self.hosts[to], path);
+        self.world.core().set_path(self.hosts[from], self.hosts[to], path);
     }
 
     fn received(&self, by: usize) -> u64 {
@@ -203,22 +187,14 @@ impl Pair {
     }
 }
 
-const DROPPED: Path = Path {
-    dropped: true,
-    refused: false,
-    delay: Duration::ZERO,
-    lost_per_mille: 0,
-};
+const DROPPED: Path =
+    Path { dropped: true, refused: false, delay: Duration::ZERO, lost_per_mille: 0 };
 
 #[test]
 fn bytes_arrive_in_order_both_ways() {
     let mut pair = Pair::new(1);
     pair.run(10);
-    assert!(
-        pair.received(0) > 39_000,
-        "20 bytes each 5 ms: {}",
-        pair.received(0)
-    );
+    assert!(pair.received(0) > 39_000, "20 bytes each 5 ms: {}", pair.received(0));
     assert!(pair.received(1) > 39_000, "{}", pair.received(1));
     assert_eq!(pair.seen[1].borrow().connected, 1);
 }
@@ -231,22 +207,11 @@ fn one_seed_has_one_trace_and_another_seed_another() {
         pair.world.pause(pair.processes[0]);
         pair.run(1);
         pair.world.resume(pair.processes[0]);
-        pair.path(
-            0,
-            1,
-            Path {
-                lost_per_mille: 100,
-                ..Path::default()
-            },
-        );
+        pair.path(0, 1, Path { lost_per_mille: 100, ..Path::default() });
         pair.run(3);
         pair.world.core().cut_between(pair.hosts[0], pair.hosts[1]);
         pair.run(1);
-        (
-            pair.world.trace_hash(),
-            pair.world.trace_count(),
-            pair.received(0),
-        )
+        (pair.world.trace_hash(), pair.world.trace_count(), pair.received(0))
     };
     assert_eq!(run(5), run(5));
     assert_ne!(run(5).0, run(6).0);
@@ -259,22 +224,12 @@ fn a_silent_path_holds_bytes_back_and_heals() {
     pair.path(1, 0, DROPPED);
     let (before, back) = (pair.received(0), pair.received(1));
     pair.run(3);
-    assert!(
-        pair.received(0) <= before,
-        "nothing crosses a path that drops"
-    );
+    assert!(pair.received(0) <= before, "nothing crosses a path that drops");
     assert!(pair.received(1) > back, "the other way is open");
     pair.path(1, 0, Path::default());
     pair.run(3);
-    assert!(
-        pair.received(0) > before + 15_000,
-        "what was held back arrives"
-    );
-    assert_eq!(
-        pair.seen[1].borrow().connected,
-        1,
-        "three seconds break no connection"
-    );
+    assert!(pair.received(0) > before + 15_000, "what was held back arrives");
+    assert_eq!(pair.seen[1].borrow().connected, 1, "three seconds break no connection");
 }
 
 #[test]
@@ -292,10 +247,7 @@ fn a_path_that_stays_silent_breaks_both_ends_when_the_time_out_has_passed() {
             let after = at.since(Moment::ZERO + Duration::from_secs(1));
             assert!(after >= Duration::from_secs(5), "{after:?}");
             assert!(after < Duration::from_millis(5_100), "{after:?}");
-            assert!(
-                !both_ways || ending == Ending::TimedOut,
-                "no reset crosses: {ending:?}"
-            );
+            assert!(!both_ways || ending == Ending::TimedOut, "no reset crosses: {ending:?}");
         }
         pair.path(1, 0, Path::default());
         pair.path(0, 1, Path::default());
@@ -308,23 +260,13 @@ fn a_path_that_stays_silent_breaks_both_ends_when_the_time_out_has_passed() {
 fn a_reset_ends_both_sides_and_a_refused_dial_says_so() {
     let mut pair = Pair::new(4);
     pair.run(1);
-    pair.path(
-        1,
-        0,
-        Path {
-            refused: true,
-            ..Path::default()
-        },
-    );
+    pair.path(1, 0, Path { refused: true, ..Path::default() });
     pair.world.core().cut_between(pair.hosts[0], pair.hosts[1]);
     pair.run(1);
     assert_eq!(pair.endings(1).len(), 1);
     assert_eq!(pair.endings(0).len(), 1);
     let refused = pair.seen[1].borrow().refused;
-    assert!(
-        (15..=20).contains(&refused),
-        "a dial each 50 ms and a round trip: {refused}"
-    );
+    assert!((15..=20).contains(&refused), "a dial each 50 ms and a round trip: {refused}");
     pair.path(1, 0, Path::default());
     pair.run(1);
     assert_eq!(pair.seen[1].borrow().connected, 2);
@@ -344,17 +286,12 @@ fn a_killed_process_is_noticed_at_once_and_a_vanished_one_is_not() {
         pair.run(1);
         let told = pair.endings(1).first().map(|(at, _)| *at);
         // The survivor's next bytes meet no process: the machine resets them if it is there.
-        let at = told
-            .expect("the peer hears")
-            .since(Moment::ZERO + Duration::from_secs(1));
+        let at = told.expect("the peer hears").since(Moment::ZERO + Duration::from_secs(1));
         assert!(at < Duration::from_millis(20), "{at:?}");
         let (listener, heard) = Counter::boxed(None);
         pair.world.start(pair.hosts[0], 1, listener);
         pair.run(1);
-        assert!(
-            heard.borrow().received > 3_000,
-            "a new process takes the address"
-        );
+        assert!(heard.borrow().received > 3_000, "a new process takes the address");
     }
 }
 
@@ -377,8 +314,7 @@ fn a_paused_process_reads_nothing_and_its_clock_goes_on() {
 fn a_clock_may_jump_and_a_slow_process_runs_late() {
     let mut pair = Pair::new(7);
     pair.run(1);
-    pair.world
-        .slow(pair.processes[1], Duration::from_millis(40));
+    pair.world.slow(pair.processes[1], Duration::from_millis(40));
     pair.run(2);
     assert!(pair.seen[1].borrow().woken_late_by >= Duration::from_millis(30));
     pair.world.slow(pair.processes[1], Duration::ZERO);
@@ -405,17 +341,10 @@ fn a_store_that_is_down_hangs_or_loses_answers_says_unavailable() {
     pair.world.core().store.faults.lost_per_mille = 0;
     pair.world.core().store.faults.hangs = true;
     reconnect(&mut pair, 9);
-    assert_eq!(
-        stored(&pair).len(),
-        3,
-        "a request that hangs is given up after ten seconds"
-    );
+    assert_eq!(stored(&pair).len(), 3, "a request that hangs is given up after ten seconds");
     pair.run(2);
     let failed = |result: &StoreResult| matches!(result, Err(StoreError::Unavailable { .. }));
-    assert_eq!(
-        stored(&pair).iter().filter(|result| failed(result)).count(),
-        3
-    );
+    assert_eq!(stored(&pair).iter().filter(|result| failed(result)).count(), 3);
     assert_eq!(pair.world.core().store.counts(), (3, 1));
 }
 

@@ -24,11 +24,7 @@ impl std::fmt::Debug for Trace {
 
 impl Trace {
     pub(super) fn new(sink: Option<TraceSink>) -> Self {
-        Self {
-            hash: 0,
-            count: 0,
-            sink,
-        }
+        Self { hash: 0, count: 0, sink }
     }
 
     /// Enters one happening: its code and two numbers that say which.
@@ -49,6 +45,10 @@ impl Trace {
         if let Some(sink) = &mut self.sink {
             sink(&format!("{now:?}   {}", text()));
         }
+    }
+
+    pub(super) const fn is_watched(&self) -> bool {
+        self.sink.is_some()
     }
 
     pub(super) const fn hash(&self) -> u64 {

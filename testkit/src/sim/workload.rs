@@ -19,6 +19,7 @@ use siloring_runtime::call::Call;
 use super::cluster::{Cluster, ClusterBuilder, Failure};
 use super::ledger::{DeliveryId, Source, ran};
 use super::node::Node;
+use super::scene::violate;
 
 /// Keys of each kind of counter.
 const KEYS: u64 = 24;
@@ -51,6 +52,51 @@ pub async fn tracked<T, E>(
     let result = call.await;
     sent.close(result.as_ref().err().and_then(CallError::delivery));
     result
+}
+
+/// As [`tracked`], for a target of the load: some failures cannot be, whatever happens to the cluster.
+async fn judged<T, E>(
+    source: Source,
+    target: &Address,
+    budget: Option<Duration>,
+    make: impl FnOnce(DeliveryId) -> Call<T, E>,
+) -> Result<T, CallError<E>> {
+    let result = tracked(source, target, budget, make).await;
+    if let Err(CallError::Delivery(failure)) = &result {
+        judge(target, failure);
+    }
+    result
+}
+
+fn judge(target: &Address, failure: &DeliveryFailure) {
+    let is_hub = target.kind().0 == HUB_KIND;
+    let possible = match failure {
+        DeliveryFailure::Rejected { kind, .. } => match kind {
+            RejectedKind::Moving
+            | RejectedKind::ConnectionLost
+            | RejectedKind::Deactivating
+            | RejectedKind::Draining
+            | RejectedKind::Overloaded
+            | RejectedKind::RegistryUnavailable
+            | RejectedKind::IncarnationDead => true,
+            // A grain is never absent: it is activated.
+            RejectedKind::NotHere => is_hub,
+            RejectedKind::NoSubscriber
+            | RejectedKind::Incompatible
+            | RejectedKind::TooLarge
+            | RejectedKind::RequestUndecodable
+            | RejectedKind::AccessDenied => false,
+        },
+        DeliveryFailure::Failed { kind, .. } => match kind {
+            FailedKind::HandlerFailed | FailedKind::Deadlock => true,
+            FailedKind::ReplyUndecodable => false,
+        },
+        DeliveryFailure::Indeterminate { .. } => true,
+        DeliveryFailure::Unknown { .. } => false,
+    };
+    if !possible {
+        violate("no failure that the load cannot cause", format!("{target}: {failure}"));
+    }
 }
 
 fn address(kind: &str, id: impl std::fmt::Display) -> Address {
@@ -154,7 +200,7 @@ impl Relay {
         let source = self.own();
         let target = address(HashedCounter::TYPE, counter);
         let call = |id: DeliveryId| ctx.grain::<HashedCounter>(counter).count(id.0);
-        let counted = tracked(source, &target, Some(NESTED_BUDGET), call).await;
+        let counted = judged(source, &target, Some(NESTED_BUDGET), call).await;
         let hub = hub_address(slot);
         let told = tell_hub(ctx.hub_ref(hub.as_str()), source, &hub, NESTED_BUDGET).await;
         u64::from(counted.is_ok()) + u64::from(told.is_ok())
@@ -171,7 +217,7 @@ impl Relay {
         let other = key ^ 1;
         let target = address(Self::TYPE, other);
         let call = |id: DeliveryId| ctx.grain::<Self>(other).cycle(id.0, depth - 1);
-        match tracked(source, &target, Some(NESTED_BUDGET), call).await {
+        match judged(source, &target, Some(NESTED_BUDGET), call).await {
             Ok(found) => found,
             Err(error) => is_deadlock(error.delivery()),
         }
@@ -196,9 +242,12 @@ pub struct Ping {
     pub id: u64,
 }
 
+/// The kind of the load's hubs.
+const HUB_KIND: &str = "portal";
+
 /// The address of a slot's hub.
 pub fn hub_address(slot: u16) -> Address {
-    address("portal", format_args!("s{slot}"))
+    address(HUB_KIND, format_args!("s{slot}"))
 }
 
 async fn tell_hub(
@@ -208,7 +257,7 @@ async fn tell_hub(
     budget: Duration,
 ) -> Result<(), CallError> {
     let hub = hub.expect("the load's addresses are plain");
-    tracked(source, target, Some(budget), |id| hub.send::<Ping, ()>(&Ping { id: id.0 })).await
+    judged(source, target, Some(budget), |id| hub.send::<Ping, ()>(&Ping { id: id.0 })).await
 }
 
 /// The load, and what it remembers for the end of the run.
@@ -323,7 +372,7 @@ async fn probe(node: Node, slots: Vec<u16>) -> Vec<String> {
         let key = 1_000_000 + u64::from(node.slot().0) * 100 + key;
         let target = address(RandomCounter::TYPE, key);
         let call = |id: DeliveryId| node.handle().grain::<RandomCounter>(key).count(id.0);
-        let result = tracked(source, &target, Some(PROBE_MAX), call).await;
+        let result = judged(source, &target, Some(PROBE_MAX), call).await;
         failed.extend(result.err().map(|error| format!("{target} from {}: {error}", node.slot())));
     }
     let took = node.now().since(began);
@@ -388,17 +437,17 @@ fn begin(node: &Node, memory: &Rc<Memory>, source: Source, random: &mut fastrand
         0..=29 => node.spawn(async move {
             let target = address(LocalCounter::TYPE, key);
             let call = |id: DeliveryId| handle.grain::<LocalCounter>(key).count(id.0);
-            drop(tracked(source, &target, None, call).await);
+            drop(judged(source, &target, None, call).await);
         }),
         30..=44 => node.spawn(async move {
             let target = address(HashedCounter::TYPE, key);
             let call = |id: DeliveryId| handle.grain::<HashedCounter>(key).count(id.0);
-            drop(tracked(source, &target, None, call).await);
+            drop(judged(source, &target, None, call).await);
         }),
         45..=54 => node.spawn(async move {
             let target = address(RandomCounter::TYPE, key);
             let call = |id: DeliveryId| handle.grain::<RandomCounter>(key).count(id.0);
-            drop(tracked(source, &target, None, call).await);
+            drop(judged(source, &target, None, call).await);
         }),
         55..=64 => node.spawn(add(handle, Rc::clone(memory), source, key % SETS)),
         65..=74 => {
@@ -406,7 +455,7 @@ fn begin(node: &Node, memory: &Rc<Memory>, source: Source, random: &mut fastrand
             node.spawn(async move {
                 let target = address(Relay::TYPE, key);
                 let call = |id: DeliveryId| handle.grain::<Relay>(key).relay(id.0, key, slot);
-                drop(tracked(source, &target, None, call).await);
+                drop(judged(source, &target, None, call).await);
             });
         }
         75..=84 => {
@@ -418,7 +467,7 @@ fn begin(node: &Node, memory: &Rc<Memory>, source: Source, random: &mut fastrand
         }
         85..=92 => one_way(&handle, source, key),
         93..=95 => node.spawn(async move {
-            let nobody = address("portal", format_args!("nobody-{key}"));
+            let nobody = address(HUB_KIND, format_args!("nobody-{key}"));
             let told = handle.hub_ref(nobody.as_str());
             drop(tell_hub(told, source, &nobody, DEADLINE_DEFAULT).await);
         }),
@@ -426,13 +475,13 @@ fn begin(node: &Node, memory: &Rc<Memory>, source: Source, random: &mut fastrand
             let key = 10_000 + key;
             let target = address(Relay::TYPE, key);
             let call = |id: DeliveryId| handle.grain::<Relay>(key).cycle(id.0, 2);
-            drop(tracked(source, &target, None, call).await);
+            drop(judged(source, &target, None, call).await);
         }),
         _ => node.spawn(async move {
             let key = 20_000 + key;
             let target = address(Relay::TYPE, key);
             let call = |id: DeliveryId| handle.grain::<Relay>(key).dawdle(id.0);
-            drop(tracked(source, &target, Some(HASTY_BUDGET), call).await);
+            drop(judged(source, &target, Some(HASTY_BUDGET), call).await);
         }),
     }
 }
@@ -440,7 +489,7 @@ fn begin(node: &Node, memory: &Rc<Memory>, source: Source, random: &mut fastrand
 async fn add(handle: Handle, memory: Rc<Memory>, source: Source, key: u64) {
     let target = address(DurableSet::TYPE, key);
     let mut entered = 0;
-    let result = tracked(source, &target, None, |id| {
+    let result = judged(source, &target, None, |id| {
         entered = id.0;
         // Until its outcome is known it may be in the set.
         memory.adds.borrow_mut().entry(key).or_default().insert(id.0, Presence::May);
@@ -460,6 +509,8 @@ fn one_way(handle: &Handle, source: Source, key: u64) {
     let sent = source.sent_one_way(&target, DEADLINE_DEFAULT);
     let id = sent.id();
     let call = handle.grain::<HashedCounter>(key).count(id.0);
-    call.one_way_or(move |failure| sent.close(Some(&failure)));
+    call.one_way_or(move |failure| {
+        judge(&target, &failure);
+        sent.close(Some(&failure));
+    });
 }
-

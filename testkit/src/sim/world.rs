@@ -320,15 +320,10 @@ impl Core {
         let name = event.name();
         *self.event_counts.entry(name).or_default() += 1;
         let hash = siloring_core::hash::stable_u64(name.as_bytes());
-        self.trace
-            .enter(self.now, Code::Event, u64::from(process.0), hash);
+        self.trace.enter(self.now, Code::Event, u64::from(process.0), hash);
         self.trace.note(self.now, || format!("{process:?} {event}"));
         if self.settings.keep_events && self.events.len() < EVENTS_KEPT_MAX {
-            self.events.push(KeptEvent {
-                at: self.now,
-                process,
-                event,
-            });
+            self.events.push(KeptEvent { at: self.now, process, event });
         }
     }
 
@@ -353,11 +348,7 @@ impl Core {
         let part_state = &mut state.parts[usize::from(part.0)];
         part_state.busy_until = busy_until;
         let waiting = !part_state.inbox.is_empty();
-        let at = if waiting {
-            busy_until
-        } else {
-            state.clock.when(deadline)
-        };
+        let at = if waiting { busy_until } else { state.clock.when(deadline) };
         if part_state.wake_at <= busy_until {
             // Woken by itself meanwhile: no sooner than it is done.
             part_state.wake_at = Moment::NEVER;
@@ -395,9 +386,7 @@ impl Context<'_> {
 
     /// The next input of this part.
     pub fn next_input(&mut self) -> Option<Input> {
-        self.core.process_mut(self.process).parts[usize::from(self.part.0)]
-            .inbox
-            .pop_front()
+        self.core.process_mut(self.process).parts[usize::from(self.part.0)].inbox.pop_front()
     }
 
     /// Dials an address; [`Input::Connected`] or [`Input::DialFailed`] tells how it went.
@@ -457,9 +446,7 @@ impl Context<'_> {
 
     /// Enters a delivery, or anything else that the trace hash must see.
     pub fn trace(&mut self, which: u64, what: u64) {
-        self.core
-            .trace
-            .enter(self.core.now, Code::Delivery, which, what);
+        self.core.trace.enter(self.core.now, Code::Delivery, which, what);
     }
 
     /// Says something to whoever watches the run.
@@ -501,10 +488,8 @@ impl World {
             events: Vec::new(),
             run_count: 0,
         };
-        Self {
-            core,
-            programs: Vec::new(),
-        }
+        core.scene.watched.set(core.trace.is_watched());
+        Self { core, programs: Vec::new() }
     }
 
     /// Adds a machine. Its address is `10.0.x.y:7000`.
@@ -514,10 +499,7 @@ impl World {
     pub fn add_host(&mut self) -> HostId {
         let index = u16::try_from(self.core.hosts.len()).expect("a world has at most 65 535 hosts");
         let address = format!("10.0.{}.{}:7000", index / 250, index % 250 + 1);
-        self.core.hosts.push(Host {
-            address,
-            process: None,
-        });
+        self.core.hosts.push(Host { address, process: None });
         HostId(index)
     }
 
@@ -534,19 +516,12 @@ impl World {
         let index = u32::try_from(self.programs.len()).expect("fewer than 4 G processes");
         let process = ProcessId(index);
         let listening = &mut self.core.hosts[usize::from(host.0)].process;
-        assert!(
-            listening.is_none(),
-            "one process at a time lives on {host:?}"
-        );
+        assert!(listening.is_none(), "one process at a time lives on {host:?}");
         *listening = Some(process);
         self.core.scene.hosts.borrow_mut().push(host);
         let drift = self.core.settings.clock_drift_ppm_max;
         let clock = Clock {
-            offset_ns: self
-                .core
-                .random
-                .process
-                .u64(1_000_000_000..1_000_000_000_000_000),
+            offset_ns: self.core.random.process.u64(1_000_000_000..1_000_000_000_000_000),
             drift_ppm: self.core.random.process.i32(-drift..=drift),
         };
         let part = || PartState {
@@ -636,15 +611,13 @@ impl World {
         let program = &mut self.programs[process.0 as usize];
         let Some(running) = program else { return };
         self.core.scene.process.set(Some(process));
-        let deadline = running.run(
-            part,
-            &mut Context {
-                core: &mut self.core,
-                process,
-                part,
-            },
-        );
+        let deadline = running.run(part, &mut Context { core: &mut self.core, process, part });
         self.core.scene.process.set(None);
+        if self.core.scene.watched.get() {
+            for note in self.core.scene.take_notes() {
+                self.core.trace.note(self.core.now, || note);
+            }
+        }
         match self.core.process(process).exit {
             None => self.core.ran(process, part, deadline),
             Some(code) => self.end(process, Life::Exited(code)),
@@ -750,9 +723,7 @@ impl World {
     }
 
     fn enter(&mut self, code: Code, process: ProcessId, what: u64) {
-        self.core
-            .trace
-            .enter(self.core.now, code, u64::from(process.0), what);
+        self.core.trace.enter(self.core.now, code, u64::from(process.0), what);
     }
 
     /// Reports an invariant that does not hold; the run stops.
@@ -790,8 +761,7 @@ impl World {
                 self.core.scene.ledger.borrow_mut().put_off(id, heard_by);
             } else {
                 let text = self.core.scene.ledger.borrow().describe(id);
-                self.core
-                    .violate("P0 an outcome within budget and grace", text);
+                self.core.violate("P0 an outcome within budget and grace", text);
             }
         }
     }
@@ -813,10 +783,7 @@ impl World {
 
     /// The hash over everything that has happened.
     pub fn trace_hash(&self) -> u64 {
-        mix(
-            self.core.trace.hash(),
-            self.core.scene.ledger.borrow().hash(),
-        )
+        mix(self.core.trace.hash(), self.core.scene.ledger.borrow().hash())
     }
 
     /// How many happenings the hash is over.

@@ -25,10 +25,7 @@ const SOUND: Planted = Planted::NONE;
 const SECOND: Duration = Duration::from_secs(1);
 
 fn first(silo: Generation) -> Endpoint {
-    Endpoint {
-        silo,
-        shard: ShardIndex(0),
-    }
+    Endpoint { silo, shard: ShardIndex(0) }
 }
 
 /// A settled world of three silos of one shard each, and their shards.
@@ -39,18 +36,13 @@ fn three(planted: Planted) -> (World, [Endpoint; 3]) {
 }
 
 fn grains(count: usize) -> Vec<Address> {
-    (0..count)
-        .map(|index| Address::of("room", &format!("{index}")).unwrap())
-        .collect()
+    (0..count).map(|index| Address::of("room", &format!("{index}")).unwrap()).collect()
 }
 
 /// Registers grains all over the silos.
 fn populate(world: &mut World, count: usize) -> Vec<(Address, Endpoint)> {
     let hosts = world.endpoints();
-    let all: Vec<_> = grains(count)
-        .into_iter()
-        .zip(hosts.into_iter().cycle())
-        .collect();
+    let all: Vec<_> = grains(count).into_iter().zip(hosts.into_iter().cycle()).collect();
     for (address, host) in &all {
         world.register(*host, address);
     }
@@ -70,12 +62,7 @@ fn assert_found(world: &mut World, grains: &[(Address, Endpoint)]) {
 }
 
 fn told<T>(world: &World, at: Endpoint, pick: impl Fn(&DirectoryOutput) -> Option<T>) -> Vec<T> {
-    world
-        .told
-        .iter()
-        .filter(|(who, _)| *who == at)
-        .filter_map(|(_, output)| pick(output))
-        .collect()
+    world.told.iter().filter(|(who, _)| *who == at).filter_map(|(_, output)| pick(output)).collect()
 }
 
 fn is_lost(output: &DirectoryOutput) -> Option<Place> {
@@ -119,10 +106,7 @@ fn a_lookup_while_the_owner_leaves_ends_with_the_truth() {
             world.set(owner.silo, SiloStatus::Draining);
         }
         world.run_for(SECOND);
-        let found = world
-            .located(asker, &address)
-            .place()
-            .map(|place| place.endpoint);
+        let found = world.located(asker, &address).place().map(|place| place.endpoint);
         assert_eq!(found, Some(host), "dies: {dies}");
         world.assert_sound();
     }
@@ -136,12 +120,7 @@ fn losing_a_directory_owner_ends_no_activation() {
     world.told.clear();
     world.kill_and_bury(owner.silo);
     world.run_for(2 * SECOND);
-    assert!(
-        world
-            .told
-            .iter()
-            .all(|(_, output)| is_lost(output).is_none())
-    );
+    assert!(world.told.iter().all(|(_, output)| is_lost(output).is_none()));
     world.assert_whole();
     assert_found(&mut world, &grains);
     world.check_rest();
@@ -160,27 +139,13 @@ fn of_two_homes_found_in_recovery_the_newest_wins_and_the_other_is_told() {
     world.run_for(SECOND);
     world.register(late, &address);
     world.run_for(SECOND);
-    assert_eq!(
-        world.holders(address.hash()).len(),
-        2,
-        "two believe to be its home"
-    );
+    assert_eq!(world.holders(address.hash()).len(), 2, "two believe to be its home");
     world.told.clear();
     world.kill_and_bury(owner.silo);
     world.run_for(2 * SECOND);
     let winner = world.holders(address.hash());
-    assert_eq!(
-        winner
-            .iter()
-            .map(|place| place.endpoint)
-            .collect::<Vec<_>>(),
-        vec![late]
-    );
-    assert_eq!(
-        told(&world, early, is_lost),
-        winner,
-        "the loser knows where to forward"
-    );
+    assert_eq!(winner.iter().map(|place| place.endpoint).collect::<Vec<_>>(), vec![late]);
+    assert_eq!(told(&world, early, is_lost), winner, "the loser knows where to forward");
     assert_eq!(world.find(early, &address), winner.first().copied());
     world.check_rest();
     world.assert_sound();
@@ -197,11 +162,7 @@ fn after_a_refusal(planted: Planted) -> Option<Endpoint> {
     world.run_for(SECOND);
     world.register(new, &address);
     world.run_for(SECOND);
-    assert_eq!(
-        world.lookup(new, &address),
-        Lookup::Cached(stale),
-        "nobody has told it yet"
-    );
+    assert_eq!(world.lookup(new, &address), Lookup::Cached(stale), "nobody has told it yet");
     world.at(new, |directory, now| {
         directory.refused(now, &address, stale);
     });
@@ -270,10 +231,7 @@ fn die_after(pieces: u64, victim: Victim) -> bool {
 fn a_hand_over_is_whole_afterwards_whoever_dies_at_whichever_piece() {
     for victim in [Victim::Giver, Victim::Taker, Victim::Both] {
         for pieces in (0..44).step_by(4) {
-            assert!(
-                die_after(pieces, victim),
-                "{victim:?} died after {pieces} pieces"
-            );
+            assert!(die_after(pieces, victim), "{victim:?} died after {pieces} pieces");
         }
     }
 }
@@ -289,19 +247,14 @@ fn a_silo_that_only_the_asker_cannot_reach_is_asked_through_a_third() {
     for endpoint in [asker.silo, fourth] {
         world.block(deaf.silo, endpoint);
     }
-    world
-        .blocked
-        .retain(|pair| !matches!(pair, (a, b) if *a == fourth || *b == fourth));
+    world.blocked.retain(|pair| !matches!(pair, (a, b) if *a == fourth || *b == fourth));
     world.kill_and_bury(owner.silo);
     world.run_for(RECOVERY_RELAY_AFTER);
     assert!(!world.said.contains_key("relay"), "not before its time");
     world.run_for(SECOND);
     assert!(world.said["relay"] > 0);
     world.assert_whole();
-    assert!(
-        world.accused.is_empty(),
-        "who answers through a third is not accused"
-    );
+    assert!(world.accused.is_empty(), "who answers through a third is not accused");
     world.blocked.clear();
     assert_found(&mut world, &grains);
 }
@@ -324,21 +277,11 @@ fn a_range_stays_closed_until_the_silent_silo_is_accused_and_dead() {
         .unwrap();
     assert_eq!(world.lookup(asker, address), Lookup::Pending);
     world.run_for(2 * SECOND);
-    assert_eq!(
-        world.located(asker, address),
-        Answer::Open,
-        "it waits: never a guess"
-    );
-    assert_eq!(
-        world.accused.iter().copied().collect::<Vec<_>>(),
-        vec![silent.silo]
-    );
+    assert_eq!(world.located(asker, address), Answer::Open, "it waits: never a guess");
+    assert_eq!(world.accused.iter().copied().collect::<Vec<_>>(), vec![silent.silo]);
     world.set(silent.silo, SiloStatus::Dead);
     world.run_for(SECOND);
-    assert_eq!(
-        world.located(asker, address).place().map(|p| p.endpoint),
-        Some(asker)
-    );
+    assert_eq!(world.located(asker, address).place().map(|p| p.endpoint), Some(asker));
     world.assert_whole();
     assert_found(&mut world, &grains);
 }
@@ -390,11 +333,7 @@ fn an_older_caller_is_told_the_newer_view_and_a_newer_caller_waits_for_the_owner
         world.told.clear();
         world.lookup(asker, &address);
         world.run_for(SECOND);
-        assert_eq!(
-            world.located(asker, &address),
-            Answer::Open,
-            "{behind:?} is behind"
-        );
+        assert_eq!(world.located(asker, &address), Answer::Open, "{behind:?} is behind");
         let wanted = told(&world, behind, |output| {
             matches!(output, DirectoryOutput::ViewWanted(_)).then_some(())
         });
@@ -437,18 +376,8 @@ fn a_registration_whose_entry_was_lost_is_asserted_with_the_new_owner() {
     world.register(other, &address);
     world.run_for(SECOND);
     let holders = world.holders(address.hash());
-    assert_eq!(
-        holders
-            .iter()
-            .map(|place| place.endpoint)
-            .collect::<Vec<_>>(),
-        vec![host]
-    );
-    assert_eq!(
-        told(&world, other, is_lost),
-        holders,
-        "a second one is refused"
-    );
+    assert_eq!(holders.iter().map(|place| place.endpoint).collect::<Vec<_>>(), vec![host]);
+    assert_eq!(told(&world, other, is_lost), holders, "a second one is refused");
 }
 
 /// F61, the directory's part.
@@ -463,10 +392,7 @@ fn a_shard_may_register_again_before_its_unregistration_is_confirmed() {
     world.register(host, &address);
     world.run_for(SECOND);
     let after = world.holders(address.hash())[0];
-    assert!(
-        after.number > before.number,
-        "a later activation has a higher number"
-    );
+    assert!(after.number > before.number, "a later activation has a higher number");
     assert_eq!(world.find(asker, &address), Some(after));
     world.check_rest();
     world.assert_sound();
@@ -497,22 +423,14 @@ fn a_refusal_makes_the_owner_ask_the_home_and_forget_it() {
     world.block(host.silo, owner.silo);
     world.unregister(host, &address);
     world.run_for(SECOND);
-    assert_eq!(
-        world.find(asker, &address),
-        Some(place),
-        "the owner has not heard"
-    );
+    assert_eq!(world.find(asker, &address), Some(place), "the owner has not heard");
     world.told.clear();
     world.at(asker, |directory, now| {
         directory.refused(now, &address, place);
     });
     assert_eq!(world.lookup(asker, &address), Lookup::Pending);
     world.run_for(SECOND);
-    assert_eq!(
-        world.located(asker, &address),
-        Answer::Open,
-        "it waits for the home's word"
-    );
+    assert_eq!(world.located(asker, &address), Answer::Open, "it waits for the home's word");
     world.blocked.clear();
     world.run_for(SECOND);
     assert_eq!(world.located(asker, &address), Answer::Absent);
@@ -564,12 +482,7 @@ impl Alone {
         let hub = world.address_at(owner);
         directory.handle_view(world.now, &world.view);
         directory.claim(world.now, &hub, TakeOver::No);
-        Self {
-            directory,
-            owner,
-            hub,
-            now: world.now,
-        }
+        Self { directory, owner, hub, now: world.now }
     }
 
     /// When claims were sent, since the last call.
@@ -589,10 +502,7 @@ impl Alone {
 
     fn answer(&mut self, tell: Tell) {
         let view = ViewNumber(self.directory.core.view.number().0);
-        let message = DirectoryMessage {
-            view,
-            word: Word::Tell(tell),
-        };
+        let message = DirectoryMessage { view, word: Word::Tell(tell) };
         self.directory.handle_message(self.now, self.owner, message);
     }
 }
@@ -615,15 +525,8 @@ fn attach(refusals: usize, planted: Planted) -> Option<usize> {
         }
         sent += again;
     }
-    let number = ClaimNumber {
-        view: alone.directory.core.view.number(),
-        counter: 1,
-    };
-    alone.answer(Tell::Claimed {
-        hash,
-        attempt: 1,
-        number,
-    });
+    let number = ClaimNumber { view: alone.directory.core.view.number(), counter: 1 };
+    alone.answer(Tell::Claimed { hash, attempt: 1, number });
     let is_held = core::iter::from_fn(|| alone.directory.poll_output())
         .any(|output| is_claimed(&output) == Some(number));
     is_held.then_some(sent)
@@ -642,22 +545,12 @@ fn a_claim_refused_by_a_moving_directory_is_made_again_on_schedule_until_it_is_h
 fn a_claim_refused_for_good_fails_at_the_first_try() {
     let mut alone = Alone::new(SOUND);
     assert_eq!(alone.claims(), 1);
-    let number = ClaimNumber {
-        view: ViewNumber(1),
-        counter: 1,
-    };
+    let number = ClaimNumber { view: ViewNumber(1), counter: 1 };
     let holder = Place::of_claim(alone.owner, number);
     let hash = alone.hub.hash();
-    alone.answer(Tell::ClaimRefused {
-        hash,
-        attempt: 1,
-        holder,
-    });
+    alone.answer(Tell::ClaimRefused { hash, attempt: 1, holder });
     let outputs: Vec<_> = core::iter::from_fn(|| alone.directory.poll_output()).collect();
-    assert_eq!(
-        outputs.iter().filter_map(is_refused).collect::<Vec<_>>(),
-        vec![holder]
-    );
+    assert_eq!(outputs.iter().filter_map(is_refused).collect::<Vec<_>>(), vec![holder]);
     assert_eq!(alone.directory.usage().hubs, 0);
 }
 
@@ -720,19 +613,11 @@ fn found_again(planted: Planted) -> usize {
         world.set(owner, SiloStatus::Draining);
         world.run_for(CLAIM_JITTER_MAX);
         world.kill_and_bury(owner);
-        let asker = world
-            .silos(SiloStatus::Active)
-            .into_iter()
-            .find(|s| *s != host.silo)
-            .unwrap();
+        let asker = world.silos(SiloStatus::Active).into_iter().find(|s| *s != host.silo).unwrap();
         world.violations.clear();
         let place = world.find(first(asker), &address);
         found += usize::from(place.is_some_and(|place| place.endpoint == host));
-        assert_eq!(
-            world.holders(address.hash()).len(),
-            1,
-            "and nothing was created anywhere"
-        );
+        assert_eq!(world.holders(address.hash()).len(), 1, "and nothing was created anywhere");
     }
     found
 }
@@ -752,10 +637,7 @@ fn a_lost_claim_is_back_within_a_lease_though_no_range_moves() {
     let number = told(&world, host, is_claimed)[0];
     world.drop_entry(&address);
     world.run_for(CLAIM_LEASE);
-    assert_eq!(
-        world.find(asker, &address),
-        Some(Place::of_claim(host, number))
-    );
+    assert_eq!(world.find(asker, &address), Some(Place::of_claim(host, number)));
 }
 
 /// H5. Claims sent when the view changes while one is in flight, and until the next is due.
@@ -795,24 +677,12 @@ fn successor_stays(planted: Planted) -> bool {
     let successor = Place::of_claim(new, told(&world, new, is_claimed)[0]);
     let view = world.view.number();
     let late = [
-        Ask::Claim {
-            hash,
-            attempt: 1,
-            held: Some(number),
-            take_over: TakeOver::No,
-        },
-        Ask::Release {
-            hash,
-            attempt: 1,
-            number: Some(number),
-        },
+        Ask::Claim { hash, attempt: 1, held: Some(number), take_over: TakeOver::No },
+        Ask::Release { hash, attempt: 1, number: Some(number) },
         Ask::Unregister { hash, attempt: 1 },
     ];
     for ask in late {
-        let message = DirectoryMessage {
-            view,
-            word: Word::Ask(ask),
-        };
+        let message = DirectoryMessage { view, word: Word::Ask(ask) };
         world.at(owner, |directory, now| {
             directory.handle_message(now, old, message);
         });
@@ -837,16 +707,8 @@ fn after_closing(planted: Planted) -> Option<Place> {
     let held = Some(told(&world, host, is_claimed)[0]);
     world.release(host, &address);
     world.run_for(SECOND);
-    let late = Ask::Claim {
-        hash,
-        attempt: 1,
-        held,
-        take_over: TakeOver::No,
-    };
-    let message = DirectoryMessage {
-        view: world.view.number(),
-        word: Word::Ask(late),
-    };
+    let late = Ask::Claim { hash, attempt: 1, held, take_over: TakeOver::No };
+    let message = DirectoryMessage { view: world.view.number(), word: Word::Ask(late) };
     world.at(owner, |directory, now| {
         directory.handle_message(now, host, message);
     });
@@ -871,30 +733,18 @@ fn a_closed_hub_is_remembered_through_the_death_of_its_owner_and_forgotten_in_ti
     world.kill_and_bury(owner.silo);
     world.run_for(SECOND);
     let tombstones = |world: &World| {
-        world
-            .endpoints()
-            .iter()
-            .map(|at| world.usage(*at).tombstones)
-            .sum::<usize>()
+        world.endpoints().iter().map(|at| world.usage(*at).tombstones).sum::<usize>()
     };
     assert_eq!(tombstones(&world), 1);
     world.run_for(TOMBSTONE_TIME);
     assert_eq!(tombstones(&world), 0);
     assert_eq!(world.usage(host).closed, 0);
-    assert_eq!(
-        world.find(asker, &address),
-        None,
-        "absent in a stable range"
-    );
+    assert_eq!(world.find(asker, &address), None, "absent in a stable range");
     let silent = world.join();
     world.set(silent, SiloStatus::Active);
     world.run_for(SECOND);
     world.kill(silent);
-    let owner = world
-        .view
-        .ring()
-        .owner(Key::of(address.hash()).position())
-        .unwrap();
+    let owner = world.view.ring().owner(Key::of(address.hash()).position()).unwrap();
     let asker = if owner == asker { host } else { asker };
     world.kill_and_bury(owner.silo);
     if world.lives(asker.silo) {
@@ -918,15 +768,9 @@ fn a_hub_can_be_claimed_again_after_it_was_closed() {
     world.release(old, &address);
     world.claim(new, &address, TakeOver::No);
     world.run_for(SECOND);
-    let numbers = [
-        told(&world, old, is_claimed)[0],
-        told(&world, new, is_claimed)[0],
-    ];
+    let numbers = [told(&world, old, is_claimed)[0], told(&world, new, is_claimed)[0]];
     assert!(numbers[0] < numbers[1]);
-    assert_eq!(
-        world.find(owner, &address),
-        Some(Place::of_claim(new, numbers[1]))
-    );
+    assert_eq!(world.find(owner, &address), Some(Place::of_claim(new, numbers[1])));
     world.check_rest();
     world.assert_sound();
 }
@@ -962,10 +806,7 @@ fn of_two_that_claim_one_hub_the_first_holds_it_and_a_take_over_replaces_it() {
     let taken = world.holders(address.hash());
     assert_eq!(told(&world, one, is_lost), taken);
     assert_eq!(world.find(owner, &address), Some(taken[0]));
-    assert!(
-        taken[0].number > held[0].number,
-        "I12: the newest number is held once"
-    );
+    assert!(taken[0].number > held[0].number, "I12: the newest number is held once");
     world.check_rest();
     world.assert_sound();
 }
@@ -1037,11 +878,7 @@ fn hubs_assert_their_claims_spread_over_time_when_ranges_move() {
     assert!(claims.len() > 20, "ranges moved: {}", claims.len());
     let sent = |claim: &super::world::Parcel| claim.at.since(changed_at).as_millis();
     let early = claims.iter().filter(|claim| sent(claim) < 12).count();
-    assert!(
-        early * 2 < claims.len(),
-        "{early} of {} at once",
-        claims.len()
-    );
+    assert!(early * 2 < claims.len(), "{early} of {} at once", claims.len());
     assert!(claims.iter().all(|claim| sent(claim) < 100), "but soon");
 }
 
@@ -1050,9 +887,8 @@ fn hubs_assert_their_claims_spread_over_time_when_ranges_move() {
 fn every_table_is_empty_again_after_everything_is_given_up() {
     let (mut world, [one, two, _]) = three(SOUND);
     let grains = populate(&mut world, 60);
-    let hubs: Vec<_> = (0..20)
-        .map(|index| Address::of("portal", &format!("{index}")).unwrap())
-        .collect();
+    let hubs: Vec<_> =
+        (0..20).map(|index| Address::of("portal", &format!("{index}")).unwrap()).collect();
     for hub in &hubs {
         world.claim(one, hub, TakeOver::No);
         world.lookup(two, hub);
@@ -1066,11 +902,7 @@ fn every_table_is_empty_again_after_everything_is_given_up() {
     }
     world.run_for(TOMBSTONE_TIME + SECOND);
     for endpoint in world.endpoints() {
-        assert_eq!(
-            world.usage(endpoint),
-            crate::directory::Usage::default(),
-            "{endpoint:?}"
-        );
+        assert_eq!(world.usage(endpoint), crate::directory::Usage::default(), "{endpoint:?}");
     }
     world.assert_sound();
 }
@@ -1085,10 +917,7 @@ fn a_message_from_a_silo_that_is_gone_changes_nothing() {
     world.run_for(SECOND);
     let hash = address.hash();
     let register = Word::Ask(Ask::Register { hash, attempt: 1 });
-    let message = DirectoryMessage {
-        view: world.view.number(),
-        word: register,
-    };
+    let message = DirectoryMessage { view: world.view.number(), word: register };
     world.at(owner, |directory, now| {
         directory.handle_message(now, dead, message);
     });
@@ -1109,15 +938,8 @@ fn a_view_that_is_not_newer_changes_nothing() {
 #[test]
 fn a_relayed_message_goes_one_hop_and_no_further() {
     let (mut world, [one, two, three]) = three(SOUND);
-    let relay = Word::Relay {
-        origin: three,
-        to: two,
-        message: vec![1, 2, 3],
-    };
-    let message = DirectoryMessage {
-        view: world.view.number(),
-        word: relay,
-    };
+    let relay = Word::Relay { origin: three, to: two, message: vec![1, 2, 3] };
+    let message = DirectoryMessage { view: world.view.number(), word: relay };
     world.sent.clear();
     world.at(one, |directory, now| {
         directory.handle_message(now, two, message.clone());

@@ -64,10 +64,7 @@ impl Play {
             .filter(|silo| !self.leaving.contains_key(silo))
             .collect();
         let silo = *self.world.rng.choice(&active)?;
-        Some(Endpoint {
-            silo,
-            shard: ShardIndex(self.world.rng.u16(0..2)),
-        })
+        Some(Endpoint { silo, shard: ShardIndex(self.world.rng.u16(0..2)) })
     }
 
     /// Calls a grain or a hub from a shard.
@@ -79,9 +76,7 @@ impl Play {
                 Lookup::Cached(_) => {}
             }
         }
-        self.world
-            .violations
-            .push(format!("a stale place of {address} is kept by {from:?}"));
+        self.world.violations.push(format!("a stale place of {address} is kept by {from:?}"));
     }
 
     /// Whether the place takes the call; if not, the caller says so to its directory.
@@ -104,16 +99,13 @@ impl Play {
     fn absorb(&mut self) {
         for (at, output) in core::mem::take(&mut self.world.told) {
             match output {
-                DirectoryOutput::Located {
-                    address, result, ..
-                } => {
+                DirectoryOutput::Located { address, result, .. } => {
                     self.located += 1;
                     self.found(at, &address, result.unwrap());
                 }
                 DirectoryOutput::RegistrationLost { address, winner } => {
                     self.busy.remove(&(at, address.clone()));
-                    self.world
-                        .at(at, |directory, _| directory.learn(address.hash(), winner));
+                    self.world.at(at, |directory, _| directory.learn(address.hash(), winner));
                 }
                 DirectoryOutput::ClaimRefused { address, .. }
                 | DirectoryOutput::ClaimLost { address, .. } => {
@@ -147,22 +139,14 @@ impl Play {
 
     fn use_hub(&mut self) {
         let address = self.world.rng.choice(&self.hubs).unwrap().clone();
-        let owners: Vec<_> = self
-            .busy
-            .iter()
-            .filter(|(_, a)| *a == address)
-            .map(|(at, _)| *at)
-            .collect();
+        let owners: Vec<_> =
+            self.busy.iter().filter(|(_, a)| *a == address).map(|(at, _)| *at).collect();
         let close = self.world.rng.bool();
         if let Some(at) = owners.first().filter(|_| close) {
             self.busy.remove(&(*at, address.clone()));
             self.world.release(*at, &address);
         } else if let Some(host) = self.host() {
-            let take_over = if self.world.rng.u8(..) < 80 {
-                TakeOver::Yes
-            } else {
-                TakeOver::No
-            };
+            let take_over = if self.world.rng.u8(..) < 80 { TakeOver::Yes } else { TakeOver::No };
             if self.busy.insert((host, address.clone())) {
                 self.world.claim(host, &address, take_over);
             }
@@ -170,12 +154,8 @@ impl Play {
     }
 
     fn end_grain(&mut self) {
-        let grains: Vec<_> = self
-            .busy
-            .iter()
-            .filter(|(_, a)| a.kind().0 == "grain")
-            .cloned()
-            .collect();
+        let grains: Vec<_> =
+            self.busy.iter().filter(|(_, a)| a.kind().0 == "grain").cloned().collect();
         if let Some((at, address)) = self.world.rng.choice(&grains).cloned() {
             self.busy.remove(&(at, address.clone()));
             self.world.unregister(at, &address);
@@ -217,11 +197,8 @@ impl Play {
 
     fn fault_silo(&mut self) {
         let active = self.world.silos(SiloStatus::Active);
-        let stable: Vec<_> = active
-            .iter()
-            .copied()
-            .filter(|silo| !self.leaving.contains_key(silo))
-            .collect();
+        let stable: Vec<_> =
+            active.iter().copied().filter(|silo| !self.leaving.contains_key(silo)).collect();
         let pick = self.world.rng.choice(&stable).copied();
         match (self.world.rng.u8(0..3), pick) {
             (0, Some(silo)) if stable.len() > 1 => {
@@ -236,8 +213,7 @@ impl Play {
                     self.world.at(at, |directory, _| directory.begin_drain());
                 }
                 self.world.set(silo, SiloStatus::Draining);
-                self.leaving
-                    .insert(silo, self.world.now + Duration::from_secs(20));
+                self.leaving.insert(silo, self.world.now + Duration::from_secs(20));
             }
             _ if active.len() < SILOS_MAX => {
                 let silo = self.world.join();
@@ -268,10 +244,7 @@ impl Play {
             .iter()
             .filter(|(silo, until)| {
                 let handed = |shard| {
-                    let at = Endpoint {
-                        silo: **silo,
-                        shard: ShardIndex(shard),
-                    };
+                    let at = Endpoint { silo: **silo, shard: ShardIndex(shard) };
                     self.world.handed_over.contains(&at)
                 };
                 **until <= now || (handed(0) && handed(1))
@@ -285,12 +258,8 @@ impl Play {
 
     fn leave(&mut self, silo: Generation) {
         self.leaving.remove(&silo);
-        for (at, address) in self
-            .busy
-            .iter()
-            .filter(|(at, _)| at.silo == silo)
-            .cloned()
-            .collect::<Vec<_>>()
+        for (at, address) in
+            self.busy.iter().filter(|(at, _)| at.silo == silo).cloned().collect::<Vec<_>>()
         {
             self.busy.remove(&(at, address.clone()));
             if address.kind().0 == "grain" {
@@ -347,10 +316,7 @@ impl Play {
 }
 
 fn due(all: &BTreeMap<Generation, Moment>, now: Moment) -> Vec<Generation> {
-    all.iter()
-        .filter(|(_, at)| **at <= now)
-        .map(|(silo, _)| *silo)
-        .collect()
+    all.iter().filter(|(_, at)| **at <= now).map(|(silo, _)| *silo).collect()
 }
 
 fn play(seed: u64, planted: Planted) -> Play {
@@ -376,21 +342,13 @@ fn random_worlds_stay_sound_and_come_to_rest() {
     assert!(located > 20 * SEEDS, "the worlds were used: {located}");
     assert!(joined > 3 * SEEDS, "silos joined: {joined}");
     for name in MARKS {
-        assert!(
-            said.get(name).is_some_and(|count| *count > SEEDS / 10),
-            "{name}: {said:?}"
-        );
+        assert!(said.get(name).is_some_and(|count| *count > SEEDS / 10), "{name}: {said:?}");
     }
 }
 
 /// The first seed whose run is unsound with the defect switched on.
 fn caught(defect: Defect) -> Option<u64> {
-    (0..SEEDS).find(|seed| {
-        !play(*seed, Planted::with(defect))
-            .world
-            .violations
-            .is_empty()
-    })
+    (0..SEEDS).find(|seed| !play(*seed, Planted::with(defect)).world.violations.is_empty())
 }
 
 #[test]

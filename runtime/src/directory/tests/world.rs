@@ -56,15 +56,9 @@ pub(super) struct Delays {
 }
 
 /// Everything prompt and the same each time.
-pub(super) const PROMPT: Delays = Delays {
-    message_us: (1000, 1000),
-    view_us: (100, 100),
-};
+pub(super) const PROMPT: Delays = Delays { message_us: (1000, 1000), view_us: (100, 100) };
 /// Everything late, and never in the same order.
-pub(super) const ERRATIC: Delays = Delays {
-    message_us: (100, 40_000),
-    view_us: (500, 400_000),
-};
+pub(super) const ERRATIC: Delays = Delays { message_us: (100, 40_000), view_us: (500, 400_000) };
 
 /// The silos, the wires between them, and what the directories have told.
 pub(super) struct World {
@@ -143,10 +137,7 @@ impl World {
     pub(super) fn join(&mut self) -> Generation {
         let generation = Generation::of(self.view.number().next());
         let row = SiloRow {
-            incarnation: Incarnation {
-                name: SiloName::new("pod").unwrap(),
-                generation,
-            },
+            incarnation: Incarnation { name: SiloName::new("pod").unwrap(), generation },
             status: SiloStatus::Joining,
             advertised: "127.0.0.1:7000".into(),
             host: "host".into(),
@@ -156,10 +147,7 @@ impl World {
         };
         self.rows.insert(generation, row);
         for shard in 0..self.shards {
-            let endpoint = Endpoint {
-                silo: generation,
-                shard: ShardIndex(shard),
-            };
+            let endpoint = Endpoint { silo: generation, shard: ShardIndex(shard) };
             let mut config = DirectoryConfig::new(endpoint, self.rng.u64(..));
             config.planted = self.planted;
             config.piece_items = 2;
@@ -190,8 +178,7 @@ impl World {
     /// The process is gone; its row stays as it is.
     pub(super) fn kill(&mut self, silo: Generation) {
         self.directories.retain(|endpoint, _| endpoint.silo != silo);
-        self.lanes
-            .retain(|(from, to), _| *from != silo && *to != silo);
+        self.lanes.retain(|(from, to), _| *from != silo && *to != silo);
         self.view_due.retain(|endpoint, _| endpoint.silo != silo);
         self.told.retain(|(endpoint, _)| endpoint.silo != silo);
         for holders in self.held.values_mut() {
@@ -218,17 +205,13 @@ impl World {
     }
 
     pub(super) fn lives(&self, silo: Generation) -> bool {
-        self.directories
-            .keys()
-            .any(|endpoint| endpoint.silo == silo)
+        self.directories.keys().any(|endpoint| endpoint.silo == silo)
     }
 
     /// Silos whose process lives and whose row says so.
     pub(super) fn silos(&self, status: SiloStatus) -> Vec<Generation> {
-        let rows = self
-            .rows
-            .iter()
-            .filter(|(silo, row)| row.status == status && self.lives(**silo));
+        let rows =
+            self.rows.iter().filter(|(silo, row)| row.status == status && self.lives(**silo));
         rows.map(|(silo, _)| *silo).collect()
     }
 
@@ -248,11 +231,9 @@ impl World {
     /// Addresses whose range in the newest view is owned by `owner`.
     pub(super) fn addresses_at(&self, owner: Endpoint) -> impl Iterator<Item = Address> + use<> {
         let view = Arc::clone(&self.view);
-        (0..)
-            .map(|index| Address::of("portal", &format!("{index}")).unwrap())
-            .filter(move |address| {
-                view.ring().owner(Key::of(address.hash()).position()) == Some(owner)
-            })
+        (0..).map(|index| Address::of("portal", &format!("{index}")).unwrap()).filter(
+            move |address| view.ring().owner(Key::of(address.hash()).position()) == Some(owner),
+        )
     }
 }
 
@@ -278,21 +259,9 @@ impl World {
 
     /// Does the next thing that is due by `end`.
     fn step(&mut self, end: Moment) -> bool {
-        let lane = self
-            .lanes
-            .iter()
-            .filter_map(|(lane, q)| Some((q.front()?.at, *lane)))
-            .min();
-        let view = self
-            .view_due
-            .iter()
-            .map(|(endpoint, at)| (*at, *endpoint))
-            .min();
-        let tick = self
-            .directories
-            .values()
-            .map(|d| (d.next_deadline(), d.endpoint()))
-            .min();
+        let lane = self.lanes.iter().filter_map(|(lane, q)| Some((q.front()?.at, *lane))).min();
+        let view = self.view_due.iter().map(|(endpoint, at)| (*at, *endpoint)).min();
+        let tick = self.directories.values().map(|d| (d.next_deadline(), d.endpoint())).min();
         let lane_at = lane.map_or(Moment::NEVER, |(at, _)| at);
         let view_at = view.map_or(Moment::NEVER, |(at, _)| at);
         let tick_at = tick.map_or(Moment::NEVER, |(at, _)| at);
@@ -322,9 +291,7 @@ impl World {
         let Some(parcel) = self.lanes.get_mut(&lane).and_then(VecDeque::pop_front) else {
             return;
         };
-        let Parcel {
-            from, to, message, ..
-        } = parcel;
+        let Parcel { from, to, message, .. } = parcel;
         let Some(directory) = self.directories.get_mut(&to) else {
             return;
         };
@@ -340,10 +307,7 @@ impl World {
             return;
         }
         let view = Arc::clone(&self.view);
-        self.directories
-            .get_mut(&endpoint)
-            .unwrap()
-            .handle_view(self.now, &view);
+        self.directories.get_mut(&endpoint).unwrap().handle_view(self.now, &view);
         self.moved = true;
         self.collect(endpoint);
     }
@@ -351,11 +315,7 @@ impl World {
     /// Shows the newest view to a silo now.
     pub(super) fn show_to(&mut self, silo: Generation) {
         self.blind.remove(&silo);
-        for endpoint in self
-            .endpoints()
-            .into_iter()
-            .filter(|endpoint| endpoint.silo == silo)
-        {
+        for endpoint in self.endpoints().into_iter().filter(|endpoint| endpoint.silo == silo) {
             self.show(endpoint);
         }
     }
@@ -378,11 +338,7 @@ impl World {
                 self.send(at, *to, message.clone());
                 return;
             }
-            DirectoryOutput::Located {
-                address,
-                result: Ok(None),
-                ..
-            } => {
+            DirectoryOutput::Located { address, result: Ok(None), .. } => {
                 let owner = self.directories[&at]
                     .core
                     .view
@@ -432,12 +388,7 @@ impl World {
         }
         let (low, high) = self.delays.message_us;
         let at = self.now + Duration::from_micros(self.rng.u64(low..=high));
-        let mut parcel = Parcel {
-            at,
-            from,
-            to,
-            message,
-        };
+        let mut parcel = Parcel { at, from, to, message };
         *self.said.entry(name(&parcel.message.word)).or_default() += 1;
         self.sent.push(parcel.clone());
         let lane = (from.silo, to.silo);
@@ -456,8 +407,7 @@ impl World {
         let same = holders.values().any(|known| *known == number);
         holders.insert(at, number);
         if same {
-            self.violations
-                .push(format!("I12: {hash:?} has the number {number:?} twice"));
+            self.violations.push(format!("I12: {hash:?} has the number {number:?} twice"));
         }
     }
 
@@ -474,10 +424,7 @@ impl World {
         };
         let mut all: Vec<_> = holders
             .iter()
-            .map(|(endpoint, number)| Place {
-                endpoint: *endpoint,
-                number: *number,
-            })
+            .map(|(endpoint, number)| Place { endpoint: *endpoint, number: *number })
             .collect();
         all.sort_unstable_by_key(|place| place.number);
         all
@@ -528,21 +475,14 @@ impl World {
         self.lookup(at, address);
         let found = |world: &Self| world.located(at, address) != Answer::Open;
         let minute = Duration::from_mins(1);
-        assert!(
-            self.run_until(minute, found),
-            "{address} is looked up in vain"
-        );
+        assert!(self.run_until(minute, found), "{address} is looked up in vain");
         self.located(at, address).place()
     }
 
     /// What was told of a look-up.
     pub(super) fn located(&self, at: Endpoint, address: &Address) -> Answer {
         let answer = self.told.iter().find_map(|(who, output)| {
-            if let DirectoryOutput::Located {
-                address: asked,
-                result,
-                ..
-            } = output
+            if let DirectoryOutput::Located { address: asked, result, .. } = output
                 && *who == at
                 && asked == address
             {
@@ -557,11 +497,7 @@ impl World {
     pub(super) fn drop_entry(&mut self, address: &Address) {
         let key = Key::of(address.hash());
         let owner = self.view.ring().owner(key.position()).unwrap();
-        self.directories
-            .get_mut(&owner)
-            .unwrap()
-            .partition
-            .drop_entry(key);
+        self.directories.get_mut(&owner).unwrap().partition.drop_entry(key);
     }
 
     /// Messages about an address that were sent since this was last asked, as they were sent.
@@ -603,18 +539,13 @@ impl World {
         let is_home =
             |place: &&Place| Some(place.number) == newest && !view.is_gone(place.endpoint.silo);
         if let Some(holder) = self.holders(hash).iter().find(is_home) {
-            self.violations.push(format!(
-                "wrong miss: {owner:?} denies {hash:?} at {holder:?}"
-            ));
+            self.violations.push(format!("wrong miss: {owner:?} denies {hash:?} at {holder:?}"));
         }
     }
 
     /// The ring is served, whole.
     pub(super) fn assert_whole(&self) {
-        let serving = self
-            .directories
-            .values()
-            .flat_map(|d| d.partition.segments().serving());
+        let serving = self.directories.values().flat_map(|d| d.partition.segments().serving());
         assert_eq!(joined(serving), vec![Span::WHOLE], "the ring is whole");
     }
 
@@ -626,21 +557,14 @@ impl World {
             let usage = directory.usage();
             entries += usage.entries - usage.tombstones;
             if usage.lookups + usage.parked + usage.underway > 0 {
-                self.violations.push(format!(
-                    "{:?} is not at rest: {usage:?}",
-                    directory.endpoint()
-                ));
+                self.violations
+                    .push(format!("{:?} is not at rest: {usage:?}", directory.endpoint()));
             }
         }
         if entries != held {
-            self.violations
-                .push(format!("{entries} entries for {held} homes"));
+            self.violations.push(format!("{entries} entries for {held} homes"));
         }
-        let doubles: Vec<_> = self
-            .held
-            .iter()
-            .filter(|(_, holders)| holders.len() > 1)
-            .collect();
+        let doubles: Vec<_> = self.held.iter().filter(|(_, holders)| holders.len() > 1).collect();
         if !doubles.is_empty() {
             self.violations.push(format!("I12: two homes: {doubles:?}"));
         }

@@ -1,0 +1,136 @@
+//! Calls inside one process: on a shard, across shards, and what a call between silos allocates.
+
+#[path = "support/allocations.rs"]
+mod allocations;
+#[path = "support/queue.rs"]
+mod queue;
+#[path = "support/silos.rs"]
+#[expect(dead_code, reason = "the other bench uses all of it")]
+mod silos;
+#[expect(dead_code, reason = "the other bench uses all of it")]
+mod support;
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use siloring::prelude::*;
+use siloring::{Idle, ShardIndex};
+
+use self::silos::{Cluster, Echo, KEY, Payload, call_times, run_on, start_pinned};
+use self::support::{Bench, Budget, Effort, Options, Row, Sample, processors};
+
+#[global_allocator]
+static ALLOCATOR: allocations::Counting = allocations::Counting;
+
+const SAME_SHARD: &str = "call on the same shard";
+const CROSS_SHARD: &str = "call across shards";
+const QUEUES: &str = "two threads and two queues";
+const ALLOCATIONS: &str = "allocations of a call between silos";
+
+fn main() -> anyhow::Result<ExitCode> {
+    let folder = tempfile::tempdir()?;
+    let local = local_silo()?;
+    let keys = [key_of_shard(&local, 0)?, key_of_shard(&local, 1)?];
+    let cluster = Cluster::new(folder.path())?;
+    let callee = start_pinned(cluster.silo("callee", LinkMode::Tcp, Idle::default()), 1)?;
+    // Preferring its caller's silo, the grain lives there from now on.
+    let own = callee.handle();
+    call_once(&own)?;
+    let caller = start_pinned(cluster.silo("caller", LinkMode::Tcp, Idle::default()), 0)?;
+
+    let mut bench = Bench::new("grain calls in one process", Options::from_arguments());
+    let handle = local.handle();
+    bench.case(SAME_SHARD, |effort| call_times(&handle, &keys[0], effort));
+    bench.case(CROSS_SHARD, |effort| call_times(&handle, &keys[1], effort));
+    bench.case(QUEUES, queue::ping_pong);
+    bench.case(ALLOCATIONS, |effort| allocations_per_call(&caller.handle(), effort));
+    for row in rows() {
+        bench.row(row);
+    }
+    let code = bench.run();
+    for silo in [caller, callee, local] {
+        silo.drain()?;
+    }
+    Ok(code)
+}
+
+fn rows() -> [Row; 3] {
+    [
+        Row {
+            name: SAME_SHARD,
+            case: SAME_SHARD,
+            unit: "ns",
+            divisor: 1.0,
+            against: None,
+            budget: Budget::ValueAtMost(300.0),
+        },
+        Row {
+            name: CROSS_SHARD,
+            case: CROSS_SHARD,
+            unit: "us",
+            divisor: 1e3,
+            against: Some(QUEUES),
+            budget: Budget::RatioAtMost(2.0),
+        },
+        Row {
+            name: ALLOCATIONS,
+            case: ALLOCATIONS,
+            unit: "per call",
+            divisor: 1.0,
+            against: None,
+            budget: Budget::ValueAtMost(0.0),
+        },
+    ]
+}
+
+/// Two shards, each on a processor of its own if there are two.
+fn local_silo() -> anyhow::Result<Silo> {
+    let usable = processors();
+    let (first, last) = usable.first().zip(usable.last()).context("no processor may be used")?;
+    let builder = Silo::builder().cluster("bench-local").shards(2).cpus([*first, *last]);
+    Ok(builder.idle(Idle::default()).host::<Echo>().start()?)
+}
+
+/// A key whose grain lives on a shard.
+fn key_of_shard(silo: &Silo, shard: u16) -> anyhow::Result<String> {
+    let handle = silo.handle();
+    let keys = (0..1_000).map(|number| format!("{KEY}-{number}"));
+    let mut fitting = keys.filter(|key| {
+        let echo = handle.grain::<Echo>(key.as_str());
+        let hash = echo.address().map(|address| address.hash().0);
+        hash.is_ok_and(|hash| ShardIndex::of(hash, handle.shards()) == ShardIndex(shard))
+    });
+    fitting.next().context("a thousand keys miss a shard")
+}
+
+fn call_once(silo: &Handle) -> anyhow::Result<()> {
+    let echo = silo.grain::<Echo>(KEY);
+    run_on(silo, 0, move || async move { echo.echo(Payload::new()).await.map(drop) })??;
+    Ok(())
+}
+
+/// Allocations of both shards' threads, without those of asking for them.
+fn allocations_per_call(silo: &Handle, effort: Effort) -> anyhow::Result<Sample> {
+    let echo = silo.grain::<Echo>(KEY);
+    let count = effort.operation_count;
+    run_on(silo, 0, move || async move {
+        for _ in 0..effort.warm_up_count {
+            echo.echo(Payload::new()).await?;
+        }
+        let asking = allocations_of(&echo, 0).await?;
+        let all = allocations_of(&echo, count).await?;
+        let per_call = |all: u64| f64::from(u32::try_from(all).unwrap_or(u32::MAX));
+        let calls = f64::from(u32::try_from(count).expect("a round is short"));
+        Ok(Sample::Number(per_call(all.saturating_sub(asking)) / calls))
+    })?
+}
+
+async fn allocations_of(echo: &GrainRef<Echo>, count: usize) -> anyhow::Result<u64> {
+    let there = echo.allocations().await?;
+    let here = allocations::count();
+    for _ in 0..count {
+        echo.echo(Payload::new()).await?;
+    }
+    let here = allocations::count() - here;
+    Ok(here + echo.allocations().await? - there)
+}

@@ -1,0 +1,98 @@
+//! Calls between two silos that are two processes, against echoes over bare sockets and tokio.
+
+#[path = "support/allocations.rs"]
+#[expect(dead_code, reason = "the allocator that counts is the other bench's")]
+mod allocations;
+#[path = "support/peer.rs"]
+mod peer;
+#[path = "support/silos.rs"]
+mod silos;
+#[path = "support/sockets.rs"]
+mod sockets;
+mod support;
+
+#[path = "support/pairs.rs"]
+mod pairs;
+
+use std::process::ExitCode;
+
+use siloring::{Idle, LinkMode};
+
+use self::pairs::{Pair, Killed, idle_share, many_links};
+use self::silos::{KEY, call_times};
+use self::support::{Bench, Budget, Options, Row};
+
+/// Calls under way at once, and frames of tokio's echo.
+const IN_FLIGHT: usize = 1024;
+
+const TCP: &str = "call over TCP, spin window on";
+const TCP_PARK: &str = "call over TCP, spin window off";
+const UNIX: &str = "call over Unix sockets, spin window on";
+const MANY: &str = "calls a second, 1024 in flight";
+const LINKS: &str = "call over TCP, 64 links on the shard";
+const KILL: &str = "outcome after kill -9";
+const IDLE: &str = "an idle silo";
+const TOKIO_ONE: &str = "tokio framed echo, one in flight";
+const TOKIO_MANY: &str = "tokio framed echo, 1024 in flight";
+
+fn main() -> anyhow::Result<ExitCode> {
+    if let Some((role, arguments)) = peer::role() {
+        sockets::play(&role).unwrap_or_else(|| pairs::play(&role, &arguments))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let folder = tempfile::tempdir()?;
+    let tcp = Pair::start(folder.path(), LinkMode::Tcp, Idle::default())?;
+    let park = Pair::start(folder.path(), LinkMode::Tcp, Idle::Park)?;
+    let unix = Pair::start(folder.path(), LinkMode::Unix, Idle::default())?;
+    // Silos whose peer was killed leave at the end: they have to find out first that it is dead.
+    let mut killed = Vec::new();
+
+    let mut bench = Bench::new("grain calls between two silos", Options::from_arguments());
+    bench.case(sockets::TCP_BUSY, sockets::tcp_busy);
+    bench.case(TCP, |effort| call_times(&tcp.handle(), KEY, effort));
+    bench.case(TOKIO_ONE, sockets::tokio_one);
+    bench.case(sockets::TCP_BLOCKING, sockets::tcp_blocking);
+    bench.case(TCP_PARK, |effort| call_times(&park.handle(), KEY, effort));
+    bench.case(sockets::UNIX_BUSY, sockets::unix_busy);
+    bench.case(UNIX, |effort| call_times(&unix.handle(), KEY, effort));
+    bench.case(TOKIO_MANY, |effort| sockets::tokio_many(IN_FLIGHT, effort));
+    bench.case(MANY, |effort| tcp.rate(IN_FLIGHT, effort));
+    bench.case(LINKS, |effort| many_links(folder.path(), effort));
+    bench.case(KILL, |_| {
+        let (silo, time) = Killed::measure(folder.path())?;
+        killed.push(silo);
+        Ok(time)
+    });
+    bench.case(IDLE, |_| idle_share());
+    rows().into_iter().for_each(|row| bench.row(row));
+    Ok(bench.run())
+}
+
+fn rows() -> Vec<Row> {
+    let latency = |case, against, budget| Row {
+        name: case,
+        case,
+        unit: "us",
+        divisor: 1e3,
+        against: Some(against),
+        budget,
+    };
+    let number = |case, unit, against, budget| Row {
+        name: case,
+        case,
+        unit,
+        divisor: 1.0,
+        against,
+        budget,
+    };
+    vec![
+        latency(TCP, sockets::TCP_BUSY, Budget::RatioAtMost(1.4)),
+        latency(TCP, TOKIO_ONE, Budget::RatioBelow(0.6)),
+        latency(TCP_PARK, sockets::TCP_BLOCKING, Budget::RatioAtMost(2.2)),
+        latency(UNIX, sockets::UNIX_BUSY, Budget::RatioAtMost(1.8)),
+        latency(LINKS, TCP, Budget::RatioAtMost(1.2)),
+        number(MANY, "per s", Some(TOKIO_MANY), Budget::RatioAtLeast(0.7)),
+        number(KILL, "ms", None, Budget::ValueAtMost(5.0)),
+        number(IDLE, "% of a core", None, Budget::ValueBelow(1.0)),
+    ]
+}

@@ -1,0 +1,151 @@
+//! Silos for the benches: a grain that echoes, and measuring on a shard.
+//!
+//! What is measured runs on a shard of the calling silo, so that no time of a foreign thread is in
+//! it; the bench's own thread sleeps meanwhile.
+#![expect(clippy::disallowed_methods, reason = "a bench measures time")]
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use siloring::prelude::*;
+use siloring::{Idle, ShardIndex};
+
+use crate::support::{Effort, Sample, histogram, nanoseconds, processors, unpin};
+
+/// The key of the grain that is called.
+pub(crate) const KEY: &str = "echo";
+
+/// What is sent, and comes back.
+#[message(type = "bench.payload")]
+pub(crate) struct Payload {
+    bytes: [u8; 64],
+}
+
+impl Payload {
+    /// Any 64 bytes.
+    pub(crate) const fn new() -> Self {
+        Self { bytes: [7; 64] }
+    }
+}
+
+/// Answers at the first poll, and never.
+#[derive(Grain, Default)]
+#[grain(type = "bench.echo")]
+pub(crate) struct Echo {}
+
+#[grain_methods]
+impl Echo {
+    /// The payload, read in place and sent back.
+    async fn echo(&mut self, payload: &Archived<Payload>) -> Payload {
+        Payload { bytes: payload.bytes }
+    }
+
+    /// Ends long after every bench, beside other turns.
+    async fn hang(&self, ctx: &Ctx) -> u64 {
+        ctx.sleep(Duration::from_mins(10)).await;
+        0
+    }
+
+    /// Answers beside a turn that hangs.
+    async fn beat(&self) -> u64 {
+        1
+    }
+
+    /// How often this shard's thread has allocated.
+    async fn allocations(&self) -> u64 {
+        crate::allocations::count()
+    }
+}
+
+/// What silos of one cluster have in common. The folder that holds their store is its owner's.
+#[derive(Debug, Clone)]
+pub(crate) struct Cluster {
+    /// Its name.
+    pub(crate) name: String,
+    /// The file of its store.
+    pub(crate) file: PathBuf,
+}
+
+impl Cluster {
+    /// A new cluster, whose store lies in `folder`.
+    pub(crate) fn new(folder: &Path) -> anyhow::Result<Self> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("bench-{}-{number}", std::process::id());
+        let cluster = Self { file: folder.join(format!("{name}.db")), name };
+        siloring::migrate(&cluster.store())?;
+        Ok(cluster)
+    }
+
+    fn store(&self) -> String {
+        format!("sqlite:{}", self.file.display())
+    }
+
+    /// A silo of the cluster.
+    pub(crate) fn silo(&self, name: &str, link: LinkMode, idle: Idle) -> siloring::SiloBuilder {
+        let builder = Silo::builder().cluster(&self.name).name(name).store(self.store());
+        builder.link(link).idle(idle).host::<Echo>()
+    }
+}
+
+/// Starts a silo with one shard, on the processor `index` of those that this bench may use.
+pub(crate) fn start_pinned(builder: siloring::SiloBuilder, index: usize) -> anyhow::Result<Silo> {
+    unpin()?;
+    let usable = processors();
+    let processor = usable.get(index).or(usable.last()).copied().unwrap_or(0);
+    Ok(builder.shards(1).cpus([processor]).start()?)
+}
+
+/// Runs `make`'s future on a shard; what it gives comes later.
+pub(crate) fn begin_on<T: Send + 'static, F: Future<Output = T> + 'static>(
+    silo: &Handle,
+    shard: u16,
+    make: impl FnOnce() -> F + Send + 'static,
+) -> anyhow::Result<Receiver<T>> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let make = move || {
+        let future = make();
+        async move {
+            // Nobody waits any more if the bench has failed.
+            drop(sender.send(future.await));
+        }
+    };
+    silo.spawn_on(ShardIndex(shard), make)?;
+    Ok(receiver)
+}
+
+/// Runs `make`'s future on a shard, and waits for what it gives.
+pub(crate) fn run_on<T: Send + 'static, F: Future<Output = T> + 'static>(
+    silo: &Handle,
+    shard: u16,
+    make: impl FnOnce() -> F + Send + 'static,
+) -> anyhow::Result<T> {
+    begin_on(silo, shard, make)?.recv().context("the silo ended")
+}
+
+/// Times of calls of `key` from shard 0 of a silo, one in flight.
+pub(crate) fn call_times(silo: &Handle, key: &str, effort: Effort) -> anyhow::Result<Sample> {
+    let echo = silo.grain::<Echo>(key);
+    run_on(silo, 0, move || async move {
+        for _ in 0..effort.warm_up_count {
+            echo.echo(Payload::new()).await?;
+        }
+        let mut times = histogram();
+        let mut last = Instant::now();
+        for _ in 0..effort.operation_count {
+            echo.echo(Payload::new()).await?;
+            let now = Instant::now();
+            times.saturating_record(nanoseconds(now - last));
+            last = now;
+        }
+        Ok(Sample::Latency(times))
+    })?
+}
+
+/// Lets silos work while this thread sleeps.
+pub(crate) fn rest(time: Duration) {
+    std::thread::sleep(time);
+}

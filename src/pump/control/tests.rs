@@ -1,0 +1,329 @@
+//! Whole control nodes against each other, on virtual time: bytes in order, a store that answers.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use siloring_core::limits::HANDSHAKES_PENDING_MAX;
+use siloring_core::ports::store::Store as _;
+use siloring_core::{ClusterId, SiloName, ViewNumber};
+use siloring_runtime::control::ControlConfig;
+use siloring_runtime::directory::Word;
+use siloring_storage::MemoryStore;
+
+use super::*;
+
+const SHARDS: [u16; 3] = [2, 3, 1];
+
+/// One end of a connection: whose, and under which name.
+type End = (usize, ConnId);
+
+struct World {
+    now: Moment,
+    nodes: Vec<ControlNode>,
+    store: MemoryStore,
+    /// Every connection under both of its ends.
+    pipes: BTreeMap<End, End>,
+    started: Vec<bool>,
+    /// Nobody answers there.
+    dead: Vec<usize>,
+    hand_offs: Vec<(usize, ShardIndex, Role)>,
+    mail: Vec<(usize, ShardIndex, ShardMail)>,
+    events: Vec<(usize, Event)>,
+}
+
+fn address(node: usize) -> String {
+    format!("10.0.0.{node}:7000")
+}
+
+impl World {
+    fn new(count: usize) -> Self {
+        let cluster = ClusterId::new("nodes").unwrap();
+        let nodes = (0..count).map(|index| {
+            let host = format!("host-{index}");
+            let name = SiloName::new(format!("pod-{index}")).unwrap();
+            let shards = SHARDS[index];
+            let config = ControlConfig::new(name, address(index), &*host, shards, Vec::new());
+            let machine = Control::new(config, fastrand::Rng::with_seed(index as u64));
+            let facts = LocalFacts {
+                cluster: cluster.clone(),
+                incarnation: None,
+                shards,
+                host,
+                deadline_default: Duration::from_secs(30),
+                frame_bytes_max: 1024 * 1024,
+                secrets: Vec::new(),
+                types: Vec::new(),
+                features: 0,
+            };
+            let mut counter = u8::try_from(index).unwrap();
+            let nonces = Box::new(move || {
+                counter = counter.wrapping_add(7);
+                [counter; 32]
+            });
+            ControlNode::new(machine, facts, address(index), LinkMode::Auto, nonces)
+        });
+        Self {
+            now: Moment::ZERO + Duration::from_secs(100),
+            nodes: nodes.collect(),
+            store: MemoryStore::new(cluster.clone()),
+            pipes: BTreeMap::new(),
+            started: vec![false; count],
+            dead: Vec::new(),
+            hand_offs: Vec::new(),
+            mail: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+
+    /// A world whose silos, all started at once, are Active.
+    fn active(count: usize) -> Self {
+        let mut world = Self::new(count);
+        for index in 0..count {
+            world.nodes[index].start(world.now);
+        }
+        world.run_until("all are active", |world| world.started.iter().all(|started| *started));
+        world
+    }
+
+    fn generation(&self, node: usize) -> Generation {
+        self.nodes[node].incarnation().unwrap().generation
+    }
+
+    fn run_until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let end = self.now + Duration::from_mins(1);
+        while !holds(self) {
+            assert!(self.now < end, "{what}: not within a minute; {:#?}", self.nodes);
+            self.settle();
+            let next = self.nodes.iter().map(ControlNode::next_deadline).min().unwrap();
+            self.now = next.max(self.now + Duration::from_millis(1));
+            for node in &mut self.nodes {
+                node.tick(self.now);
+            }
+        }
+    }
+
+    /// Moves everything until nothing moves.
+    fn settle(&mut self) {
+        while self.take_outputs() | self.move_bytes() {}
+    }
+
+    fn take_outputs(&mut self) -> bool {
+        let mut any = false;
+        for index in 0..self.nodes.len() {
+            while let Some(output) = self.nodes[index].poll_output() {
+                any = true;
+                self.take_output(index, output);
+            }
+        }
+        any
+    }
+
+    fn take_output(&mut self, index: usize, output: ControlNodeOutput) {
+        let now = self.now;
+        match output {
+            ControlNodeOutput::Dial { conn, route } => self.dial((index, conn), &route),
+            ControlNodeOutput::Close(conn) => {
+                self.push_bytes((index, conn));
+                self.nodes[index].forget(conn);
+                if let Some(peer) = self.pipes.remove(&(index, conn)) {
+                    self.pipes.remove(&peer);
+                    self.nodes[peer.0].closed(now, peer.1, "closed");
+                    self.nodes[peer.0].forget(peer.1);
+                }
+            }
+            ControlNodeOutput::HandOff { conn, shard, established } => {
+                self.hand_offs.push((index, shard, established.role));
+                let own = Link::new(&established).unsent().to_vec();
+                if let Some(peer) = self.pipes.remove(&(index, conn)) {
+                    self.nodes[peer.0].receive(now, peer.1, &own);
+                }
+            }
+            ControlNodeOutput::Store(ticket, request) => {
+                let result = self.store.execute(&request);
+                self.nodes[index].stored(now, ticket, result);
+            }
+            ControlNodeOutput::Shard(shard, mail) => self.mail.push((index, shard, mail)),
+            ControlNodeOutput::Started => self.started[index] = true,
+            ControlNodeOutput::Event(event) => self.events.push((index, event)),
+            ControlNodeOutput::ServeUntil(_) | ControlNodeOutput::Named(_) => {}
+            ControlNodeOutput::JoinFailed { .. }
+            | ControlNodeOutput::Stalled { .. }
+            | ControlNodeOutput::Abort(_)
+            | ControlNodeOutput::Left { .. }
+            | ControlNodeOutput::Exit(_) => panic!("{output:?}"),
+        }
+    }
+
+    fn dial(&mut self, from: End, route: &Route) {
+        let Route::Tcp(to) = route else { panic!("hosts differ: {route:?}") };
+        let target = (0..self.nodes.len()).find(|node| address(*node) == *to).unwrap();
+        let accepted = if self.dead.contains(&target) {
+            None
+        } else {
+            self.nodes[target].accepted(self.now, "tcp")
+        };
+        let node = &mut self.nodes[from.0];
+        let Some(conn) = accepted else {
+            return node.dial_failed(self.now, from.1, DialFault::Refused, "refused");
+        };
+        self.pipes.insert(from, (target, conn));
+        self.pipes.insert((target, conn), from);
+        node.connected(self.now, from.1);
+    }
+
+    fn move_bytes(&mut self) -> bool {
+        let ends: Vec<End> = self.pipes.keys().copied().collect();
+        ends.into_iter().fold(false, |any, end| self.push_bytes(end) | any)
+    }
+
+    /// Moves what one end has to send. Half of it at a time, to cut frames.
+    fn push_bytes(&mut self, end: End) -> bool {
+        let mut any = false;
+        while let Some(&peer) = self.pipes.get(&end) {
+            let unsent = self.nodes[end.0].unsent(end.1).to_vec();
+            if unsent.is_empty() {
+                break;
+            }
+            let part = &unsent[..unsent.len().div_ceil(2)];
+            self.nodes[end.0].sent(end.1, part.len());
+            self.nodes[peer.0].receive(self.now, peer.1, part);
+            any = true;
+        }
+        any
+    }
+
+    fn lanes_of(&self, node: usize) -> Vec<(Generation, Generation)> {
+        self.nodes[node].lanes.iter().map(|(peer, lane)| (*peer, lane.dialer)).collect()
+    }
+
+    fn count(&self, node: usize, name: &str) -> usize {
+        self.events.iter().filter(|(at, event)| *at == node && event.name() == name).count()
+    }
+}
+
+#[test]
+fn of_the_lanes_that_both_dial_the_lower_generations_survives() {
+    let mut world = World::active(2);
+    let (one, two) = (world.generation(0), world.generation(1));
+    // Both ask at the same time, on lanes that are gone.
+    for (node, peer) in [(0, two), (1, one)] {
+        if let Some(lane) = world.nodes[node].lanes.remove(&peer) {
+            world.nodes[node].close(lane.conn);
+        }
+    }
+    world.settle();
+    let now = world.now;
+    world.nodes[0].connect(now, two, address(1));
+    world.nodes[1].connect(now, one, address(0));
+    world.settle();
+    assert_eq!(world.lanes_of(0), [(two, one.min(two))]);
+    assert_eq!(world.lanes_of(1), [(one, one.min(two))]);
+    assert_eq!(world.pipes.len(), 2, "one connection is left, with two ends");
+    // A dial of the higher one's comes late.
+    let higher = usize::from(two > one);
+    let (lower_generation, lower) = if higher == 1 { (one, 0) } else { (two, 1) };
+    let route = Route::Tcp(address(lower));
+    world.nodes[higher].dial(now, Wanted::Lane(lower_generation), route);
+    world.settle();
+    assert_eq!(world.lanes_of(higher), [(lower_generation, lower_generation)]);
+    assert_eq!(world.pipes.len(), 2, "the late one is closed");
+}
+
+#[test]
+fn a_link_lands_on_the_shard_that_its_index_selects() {
+    let mut world = World::active(2);
+    let (peer, now) = (world.generation(0), world.now);
+    let from = ShardIndex(2);
+    world.nodes[1].mail(now, ControlMail::OpenLink { from, peer });
+    world.nodes[1].mail(now, ControlMail::OpenLink { from, peer });
+    world.settle();
+    let mut hand_offs = world.hand_offs.clone();
+    hand_offs.sort_unstable();
+    assert_eq!(
+        hand_offs,
+        [(0, ShardIndex(0), Role::Acceptor), (1, ShardIndex(2), Role::Dialer)],
+        "2 mod 2 shards; asked twice, dialled once"
+    );
+}
+
+#[test]
+fn a_link_that_cannot_be_had_is_told_to_its_shard_each_time() {
+    let mut world = World::active(2);
+    let peer = world.generation(1);
+    world.dead.push(1);
+    for _ in 0..2 {
+        let now = world.now;
+        world.nodes[0].mail(now, ControlMail::OpenLink { from: ShardIndex(1), peer });
+        world.settle();
+    }
+    let unknown = Generation(9_999);
+    let now = world.now;
+    world.nodes[0].mail(now, ControlMail::OpenLink { from: ShardIndex(1), peer: unknown });
+    world.settle();
+    let failed = world.mail.iter().filter(|(node, shard, mail)| {
+        (*node, *shard) == (0, ShardIndex(1)) && matches!(mail, ShardMail::LinkFailed { .. })
+    });
+    assert_eq!(failed.count(), 3);
+    assert_eq!(world.count(0, "DialFailed"), 1, "the second came within the back-off");
+}
+
+#[test]
+fn a_flood_of_silent_dialers_is_bounded_and_passes() {
+    let mut world = World::active(1);
+    let now = world.now;
+    let node = &mut world.nodes[0];
+    for _ in 0..HANDSHAKES_PENDING_MAX {
+        assert!(node.accepted(now, "tcp").is_some());
+    }
+    assert!(node.accepted(now, "tcp").is_none());
+    let later = now + HANDSHAKE_TIME_MAX;
+    node.tick(later);
+    assert!(node.accepted(later, "tcp").is_some());
+    assert_eq!(node.conns.len(), 1, "the silent ones are forgotten");
+}
+
+#[test]
+fn garbage_on_a_lane_closes_that_lane_and_nothing_else() {
+    let mut world = World::active(3);
+    let peer = world.generation(1);
+    let now = world.now;
+    for other in [1, 2] {
+        let (to, at) = (world.generation(other), address(other));
+        world.nodes[0].connect(now, to, at);
+    }
+    world.settle();
+    let lanes = world.nodes[0].lanes.clone();
+    world.nodes[0].receive(now, lanes[&peer].conn, &[0xff; 200]);
+    world.settle();
+    assert_eq!(world.count(0, "FrameRefused"), 1);
+    assert_eq!(world.count(0, "LinkDown"), 1);
+    let third = world.generation(2);
+    assert_eq!(world.nodes[0].lanes[&third].conn, lanes[&third].conn, "the other lane stands");
+    world.run_until("the lane is dialled anew", |world| {
+        world.nodes[0].lanes.len() == 2 && world.nodes[1].lanes.len() == 2
+    });
+}
+
+#[test]
+fn a_directory_message_waits_for_its_lane_and_reaches_its_shard() {
+    let mut world = World::active(2);
+    let to = Endpoint { silo: world.generation(1), shard: ShardIndex(2) };
+    let now = world.now;
+    if let Some(lane) = world.nodes[0].lanes.remove(&to.silo) {
+        world.nodes[0].close(lane.conn);
+    }
+    let message = DirectoryMessage {
+        view: ViewNumber(7),
+        word: Word::Relay { origin: to, to, message: vec![1, 2, 3] },
+    };
+    let mail = ControlMail::Directory { from: ShardIndex(1), to, message: message.clone() };
+    world.nodes[0].mail(now, mail);
+    world.settle();
+    let sender = Endpoint { silo: world.generation(0), shard: ShardIndex(1) };
+    let arrived = world.mail.iter().any(|(node, shard, mail)| {
+        (*node, *shard) == (1, ShardIndex(2))
+            && matches!(mail, ShardMail::Directory { from, message: got }
+                if *from == sender && *got == message)
+    });
+    assert!(arrived);
+}

@@ -1,0 +1,337 @@
+//! The silo that process tests run: it hosts a grain and hubs, and does what lines on its input say.
+//!
+//! A line is `NUMBER VERB ARGUMENT…`; the answer is one JSON object with that number. Verbs run side by
+//! side, each on a thread of its own. The first line printed says that the silo is active and where. It
+//! ends as a silo does: SIGTERM drains it.
+//!
+//! | verb | does | answers |
+//! |---|---|---|
+//! | `call KEY MS` | calls the grain `KEY` with a deadline of `MS` | an outcome |
+//! | `slow KEY WORK_MS MS` | as `call`, with a turn that takes `WORK_MS` | an outcome |
+//! | `send ADDRESS MS BYTES` | sends a body of `BYTES` to a hub | an outcome |
+//! | `series ADDRESS COUNT EVERY_MS MS` | sends `COUNT` times, one every `EVERY_MS` | all their outcomes |
+//! | `hub ADDRESS claim` or `take_over` | opens a hub that answers everything | `claimed`, or why not |
+//! | `heard ADDRESS` | | how many deliveries the hub here has had, and how it ended |
+//! | `load THREADS KEYS` | calls grains without pause until `rest` | |
+//! | `rest` | ends the load | how many calls ended how, and the longest |
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "a program of the tests: it measures real time, and what it prints is its answer"
+)]
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io::BufRead;
+use std::pin::pin;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use siloring::prelude::*;
+
+/// What is sent to hubs.
+#[message(type = "test.parcel")]
+struct Parcel {
+    bytes: Vec<u8>,
+}
+
+/// What hubs answer: who they are.
+#[message(type = "test.receipt")]
+struct Receipt {
+    process: u32,
+}
+
+/// Counts its calls, as long as it lives.
+#[derive(Grain, Default)]
+#[grain(type = "test.counter")]
+struct Counter {
+    calls: u64,
+}
+
+#[grain_methods]
+impl Counter {
+    async fn add(&mut self) -> u64 {
+        self.calls += 1;
+        self.calls
+    }
+
+    async fn add_slowly(&mut self, ctx: &Ctx, work_ms: u64) -> u64 {
+        ctx.sleep(Duration::from_millis(work_ms)).await;
+        self.calls += 1;
+        self.calls
+    }
+}
+
+fn main() -> ExitCode {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+    let silo = match start() {
+        Ok(silo) => silo,
+        Err(error) => {
+            tracing::error!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    println!("{}", json!({ "active": silo.address().to_string(), "process": std::process::id() }));
+    let desk = Arc::new(Desk::new(silo.handle()));
+    let reader = thread::Builder::new().name("commands".to_owned());
+    reader.spawn(move || Desk::read(&desk)).expect("a thread can be started");
+    silo.wait()
+}
+
+fn start() -> Result<Silo, StartError> {
+    let setting = |name: &str, default: &str| {
+        let mut arguments = std::env::args().skip_while(|argument| argument != name);
+        arguments.nth(1).unwrap_or(default.to_owned())
+    };
+    let mut builder = Silo::builder()
+        .cluster(setting("--cluster", "test"))
+        .name(setting("--name", "silo"))
+        .bind(setting("--bind", "127.0.0.1:0"))
+        .store(setting("--store", "memory:"))
+        .shards(setting("--shards", "1").parse().unwrap_or(1))
+        .host::<Counter>();
+    let secret = setting("--secret", "");
+    if !secret.is_empty() {
+        builder = builder.secret(secret);
+    }
+    builder.start()
+}
+
+/// A hub of this process, as the desk remembers it.
+#[derive(Default)]
+struct HubRecord {
+    deliveries: u64,
+    ended: Option<String>,
+}
+
+/// A load under way.
+struct Load {
+    goes_on: Arc<AtomicBool>,
+    workers: Vec<JoinHandle<Tally>>,
+}
+
+/// How many calls ended how, and the longest of them.
+#[derive(Default)]
+struct Tally {
+    ends: BTreeMap<String, u64>,
+    longest: Duration,
+}
+
+/// Takes lines and answers them.
+struct Desk {
+    silo: Handle,
+    /// Guards what hubs had: written by their threads, read by `heard`.
+    hubs: Mutex<BTreeMap<String, HubRecord>>,
+    /// Guards the one load under way.
+    load: Mutex<Option<Load>>,
+    draws: AtomicU64,
+}
+
+impl Desk {
+    fn new(silo: Handle) -> Self {
+        let (hubs, load) = (Mutex::default(), Mutex::default());
+        Self { silo, hubs, load, draws: AtomicU64::new(0) }
+    }
+
+    fn read(desk: &Arc<Self>) {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            let desk = Arc::clone(desk);
+            let one = thread::Builder::new().name("command".to_owned());
+            one.spawn(move || desk.obey(&line)).expect("a thread can be started");
+        }
+    }
+
+    fn obey(self: &Arc<Self>, line: &str) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let (number, rest) = words.split_first().expect("a line has a first word");
+        let mut answer = self.answer(rest);
+        answer["number"] = number.parse::<u64>().unwrap_or(0).into();
+        println!("{answer}");
+    }
+
+    fn answer(self: &Arc<Self>, words: &[&str]) -> Value {
+        match words {
+            ["call", key, ms] => self.call(key, ms),
+            ["slow", key, work_ms, ms] => self.slow(key, work_ms, ms),
+            ["send", address, ms, bytes] => self.send(address, ms, bytes),
+            ["series", address, count, every, ms] => self.series(address, count, every, ms),
+            ["hub", address, how] => self.hub(address, how),
+            ["heard", address] => self.heard(address),
+            ["load", threads, keys] => self.load(threads, keys),
+            ["rest"] => self.rest(),
+            unknown => json!({ "error": format!("no such command: {unknown:?}") }),
+        }
+    }
+
+    fn call(&self, key: &str, ms: &str) -> Value {
+        timed(self.silo.grain::<Counter>(key).add().deadline(millis(ms)))
+    }
+
+    fn slow(&self, key: &str, work_ms: &str, ms: &str) -> Value {
+        let counter = self.silo.grain::<Counter>(key);
+        timed(counter.add_slowly(number(work_ms)).deadline(millis(ms)))
+    }
+
+    fn send(&self, address: &str, ms: &str, bytes: &str) -> Value {
+        let bytes = vec![7; usize::try_from(number(bytes)).expect("sizes fit")];
+        let hub = match self.silo.hub_ref(address) {
+            Ok(hub) => hub,
+            Err(error) => return json!({ "error": error.to_string() }),
+        };
+        let call = hub.send::<Parcel, Receipt>(&Parcel { bytes }).deadline(millis(ms));
+        timed(async { call.await.map(|receipt| u64::from(receipt.process)) })
+    }
+
+    /// A series does not wait for its outcomes: a slow one delays no later send.
+    fn series(self: &Arc<Self>, address: &str, count: &str, every: &str, ms: &str) -> Value {
+        let sends = (0..number(count)).map(|_| {
+            let (desk, address, ms) = (Arc::clone(self), address.to_owned(), ms.to_owned());
+            let send = thread::Builder::new().name("send".to_owned());
+            let sent = send.spawn(move || desk.send(&address, &ms, "64"));
+            thread::sleep(millis(every));
+            sent.expect("a thread can be started")
+        });
+        let sends: Vec<JoinHandle<Value>> = sends.collect();
+        let ended = sends.into_iter().map(|send| send.join().expect("a send does not panic"));
+        json!({ "series": ended.collect::<Vec<Value>>() })
+    }
+
+    fn hub(self: &Arc<Self>, address: &str, how: &str) -> Value {
+        let builder = match self.silo.hub(address) {
+            Ok(builder) if how == "take_over" => builder.take_over(),
+            Ok(builder) => builder,
+            Err(error) => return json!({ "error": error.to_string() }),
+        };
+        match block_on(builder.open()) {
+            Err(error) => json!({ "hub": format!("{error:?}") }),
+            Ok(hub) => {
+                self.hubs().insert(address.to_owned(), HubRecord::default());
+                let (desk, address) = (Arc::clone(self), address.to_owned());
+                let server = thread::Builder::new().name("hub".to_owned());
+                let served = server.spawn(move || desk.serve(&address, hub));
+                served.expect("a thread can be started");
+                json!({ "hub": "claimed" })
+            }
+        }
+    }
+
+    fn serve(&self, address: &str, mut hub: Hub) {
+        while let Some(delivery) = block_on(hub.next()) {
+            if let Some(record) = self.hubs().get_mut(address) {
+                record.deliveries += 1;
+            }
+            match delivery.message::<Parcel>() {
+                Ok(_) => delivery.answer(&Receipt { process: std::process::id() }),
+                Err(failure) => delivery.refuse(failure),
+            }
+        }
+        if let Some(record) = self.hubs().get_mut(address) {
+            record.ended = Some(format!("{:?}", hub.ended()));
+        }
+    }
+
+    fn heard(&self, address: &str) -> Value {
+        match self.hubs().get(address) {
+            Some(record) => json!({ "deliveries": record.deliveries, "ended": record.ended }),
+            None => json!({ "error": "no such hub here" }),
+        }
+    }
+
+    fn load(self: &Arc<Self>, threads: &str, keys: &str) -> Value {
+        let goes_on = Arc::new(AtomicBool::new(true));
+        let keys = number(keys);
+        let workers = (0..number(threads)).map(|_| {
+            let (desk, goes_on) = (Arc::clone(self), Arc::clone(&goes_on));
+            let worker = thread::Builder::new().name("load".to_owned());
+            worker.spawn(move || desk.work(&goes_on, keys)).expect("a thread can be started")
+        });
+        let load = Load { workers: workers.collect(), goes_on };
+        *self.load.lock().unwrap_or_else(PoisonError::into_inner) = Some(load);
+        json!({ "load": "begun" })
+    }
+
+    fn work(&self, goes_on: &AtomicBool, keys: u64) -> Tally {
+        let mut tally = Tally::default();
+        while goes_on.load(Ordering::Relaxed) {
+            // Every key in turn, spread by an odd factor, over all workers.
+            let key = self.draws.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9) % keys;
+            let began = Instant::now();
+            let end = match block_on(self.silo.grain::<Counter>(format!("load-{key}")).add()) {
+                Ok(_) => "handled".to_owned(),
+                Err(error) => ending(&error),
+            };
+            tally.longest = tally.longest.max(began.elapsed());
+            *tally.ends.entry(end).or_default() += 1;
+        }
+        tally
+    }
+
+    fn rest(&self) -> Value {
+        let load = self.load.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(load) = load else { return json!({ "error": "no load" }) };
+        load.goes_on.store(false, Ordering::Relaxed);
+        let mut total = Tally::default();
+        for worker in load.workers {
+            let tally = worker.join().expect("a worker does not panic");
+            total.longest = total.longest.max(tally.longest);
+            for (end, count) in tally.ends {
+                *total.ends.entry(end).or_default() += count;
+            }
+        }
+        json!({ "ends": total.ends, "longest_ms": total.longest.as_secs_f64() * 1e3 })
+    }
+
+    fn hubs(&self) -> MutexGuard<'_, BTreeMap<String, HubRecord>> {
+        self.hubs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Awaits a call and tells how it ended, and when.
+fn timed(call: impl Future<Output = Result<u64, CallError>>) -> Value {
+    let began = Instant::now();
+    let result = block_on(call);
+    let ms = began.elapsed().as_secs_f64() * 1e3;
+    match result {
+        Ok(value) => json!({ "outcome": "handled", "value": value, "ms": ms }),
+        Err(error) => json!({ "outcome": ending(&error), "detail": error.to_string(), "ms": ms }),
+    }
+}
+
+fn ending(error: &CallError) -> String {
+    error.delivery().map_or("Handler", |failure| failure.name()).to_owned()
+}
+
+fn number(word: &str) -> u64 {
+    word.parse().expect("the test writes numbers")
+}
+
+fn millis(word: &str) -> Duration {
+    Duration::from_millis(number(word))
+}
+
+/// Wakes a thread that waits for a future.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs a future on this thread, which sleeps until it is woken.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => thread::park(),
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Silos as real processes: refused, rolled, drained, killed, paused, cut off.
+//!
+//! Each test starts its own cluster in a folder of its own and ends every process by its id. Times are
+//! bounds of the product, measured where a user would see them.
+
+mod gate;
+mod hostile;
+mod hubs;
+mod membership;
+mod rolls;
+mod silo;
+mod start;

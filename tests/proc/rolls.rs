@@ -1,0 +1,66 @@
+//! Leaving in order, and replacing silo by silo while the calls go on.
+
+use std::time::Duration;
+
+use siloring_testkit::process::Stream;
+
+use crate::silo::{Cluster, DRAIN_TIME_MAX, Silo};
+
+/// How long a leaving silo may take to refuse what is new.
+const REFUSAL_TIME_MAX: Duration = Duration::from_millis(50);
+const ROLLS: usize = 10;
+/// Probes of each silo after each roll.
+const PROBES: usize = 10;
+
+#[test]
+fn ten_graceful_rolls_fail_no_call() {
+    let cluster = Cluster::new("rolls");
+    let mut caller = cluster.start("caller");
+    let mut pods: Vec<Silo> = (0..2).map(|pod| cluster.start(&format!("pod-{pod}-0"))).collect();
+    caller.get("load 4 64");
+    for roll in 1..=ROLLS {
+        let pod = roll % pods.len();
+        let newcomer = cluster.start(&format!("pod-{pod}-{roll}"));
+        std::mem::replace(&mut pods[pod], newcomer).drain();
+        for silo in pods.iter_mut().chain([&mut caller]) {
+            probe(silo, roll);
+        }
+    }
+    let load = caller.get("rest");
+    let handled = load["ends"]["handled"].as_u64().unwrap_or(0);
+    assert!(handled > 1_000, "the load was no load: {load}");
+    assert_eq!(load["ends"].as_object().map(serde_json::Map::len), Some(1), "calls failed: {load}");
+}
+
+/// Ten calls by this silo, each answered.
+fn probe(silo: &mut Silo, roll: usize) {
+    for probe in 0..PROBES {
+        let ended = silo.outcome(&format!("call probe-{probe} 10000"));
+        assert_eq!(ended.how, "handled", "roll {roll}, {}: {ended:?}", silo.process.name());
+    }
+}
+
+#[test]
+fn a_stopping_silo_refuses_at_once_and_hears_its_own_replies() {
+    let cluster = Cluster::new("stopping");
+    let (mut ann, mut bob) = (cluster.start("ann"), cluster.start("bob"));
+    // Preferring its caller's silo, the grain lives on ann's.
+    assert_eq!(ann.outcome("call slow 10000").how, "handled");
+    let pending = bob.ask("slow slow 1500 10000");
+    let settled = bob.outcome("call mine 10000");
+    assert_eq!(settled.how, "handled", "before it leaves everything is taken");
+
+    bob.process.terminate().unwrap();
+    let begun = |line: &str| line.contains("DrainStarted");
+    bob.process.wait_for_log(Duration::from_secs(5), begun).unwrap();
+    for _ in 0..20 {
+        let refused = bob.outcome("call late 10000");
+        assert_eq!(refused.how, "Draining");
+        assert!(refused.time <= REFUSAL_TIME_MAX, "{refused:?}");
+    }
+    let answered = bob.ended(pending);
+    assert_eq!(answered.how, "handled", "a reply to a leaving silo arrives: {answered:?}");
+    assert_eq!(bob.process.wait_exit(DRAIN_TIME_MAX).unwrap().code(), Some(0));
+    let lines = bob.process.line_count(Stream::Error, "ERROR");
+    assert!(lines <= 2, "{lines} errors logged:\n{}", bob.process.log_text());
+}
