@@ -16,7 +16,7 @@ use anyhow::Context;
 use siloring::prelude::*;
 use siloring::{Idle, ShardIndex};
 
-use self::silos::{Cluster, Echo, KEY, Payload, call_times, run_on, start_pinned};
+use self::silos::{Cluster, Echo, EchoRef, KEY, Payload, call_times, run_on, start_pinned};
 use self::support::{Bench, Budget, Effort, Options, Row, Sample, processors};
 
 #[global_allocator]
@@ -27,28 +27,40 @@ const CROSS_SHARD: &str = "call across shards";
 const QUEUES: &str = "two threads and two queues";
 const ALLOCATIONS: &str = "allocations of a call between silos";
 
+/// Counts what its shard allocates.
+#[derive(Grain, Default)]
+#[grain(type = "bench.meter")]
+struct Meter {}
+
+#[grain_methods]
+impl Meter {
+    /// How often this shard's thread has allocated.
+    async fn allocations(&self) -> u64 {
+        allocations::count()
+    }
+}
+
 fn main() -> anyhow::Result<ExitCode> {
     let folder = tempfile::tempdir()?;
     let local = local_silo()?;
     let keys = [key_of_shard(&local, 0)?, key_of_shard(&local, 1)?];
     let cluster = Cluster::new(folder.path())?;
-    let callee = start_pinned(cluster.silo("callee", LinkMode::Tcp, Idle::default()), 1)?;
-    // Preferring its caller's silo, the grain lives there from now on.
-    let own = callee.handle();
-    call_once(&own)?;
-    let caller = start_pinned(cluster.silo("caller", LinkMode::Tcp, Idle::default()), 0)?;
+    let builder = |name| cluster.silo(name, LinkMode::Tcp, Idle::default()).host::<Meter>();
+    let target = start_pinned(builder("target"), 1)?;
+    // Preferring their caller's silo, the grains live there from now on.
+    call_once(&target.handle())?;
+    let caller = start_pinned(builder("caller"), 0)?;
 
     let mut bench = Bench::new("grain calls in one process", Options::from_arguments());
-    let handle = local.handle();
-    bench.case(SAME_SHARD, |effort| call_times(&handle, &keys[0], effort));
-    bench.case(CROSS_SHARD, |effort| call_times(&handle, &keys[1], effort));
+    bench.case(SAME_SHARD, |effort| call_times(&local.handle(), &keys[0], effort));
+    bench.case(CROSS_SHARD, |effort| call_times(&local.handle(), &keys[1], effort));
     bench.case(QUEUES, queue::ping_pong);
     bench.case(ALLOCATIONS, |effort| allocations_per_call(&caller.handle(), effort));
     for row in rows() {
         bench.row(row);
     }
     let code = bench.run();
-    for silo in [caller, callee, local] {
+    for silo in [caller, target, local] {
         silo.drain()?;
     }
     Ok(code)
@@ -103,34 +115,42 @@ fn key_of_shard(silo: &Silo, shard: u16) -> anyhow::Result<String> {
     fitting.next().context("a thousand keys miss a shard")
 }
 
+/// Calls both grains, so that they are activated.
 fn call_once(silo: &Handle) -> anyhow::Result<()> {
-    let echo = silo.grain::<Echo>(KEY);
-    run_on(silo, 0, move || async move { echo.echo(Payload::new()).await.map(drop) })??;
+    let (echo, meter) = (silo.grain::<Echo>(KEY), silo.grain::<Meter>(KEY));
+    run_on(silo, 0, move || async move {
+        echo.echo(Payload::new()).await?;
+        meter.allocations().await
+    })??;
     Ok(())
 }
 
 /// Allocations of both shards' threads, without those of asking for them.
 fn allocations_per_call(silo: &Handle, effort: Effort) -> anyhow::Result<Sample> {
-    let echo = silo.grain::<Echo>(KEY);
+    let (echo, meter) = (silo.grain::<Echo>(KEY), silo.grain::<Meter>(KEY));
     let count = effort.operation_count;
     run_on(silo, 0, move || async move {
         for _ in 0..effort.warm_up_count {
             echo.echo(Payload::new()).await?;
         }
-        let asking = allocations_of(&echo, 0).await?;
-        let all = allocations_of(&echo, count).await?;
-        let per_call = |all: u64| f64::from(u32::try_from(all).unwrap_or(u32::MAX));
+        let asking = allocations_of(&echo, &meter, 0).await?;
+        let all = allocations_of(&echo, &meter, count).await?;
+        let number = |count: u64| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
         let calls = f64::from(u32::try_from(count).expect("a round is short"));
-        Ok(Sample::Number(per_call(all.saturating_sub(asking)) / calls))
+        Ok(Sample::Number(number(all.saturating_sub(asking)) / calls))
     })?
 }
 
-async fn allocations_of(echo: &GrainRef<Echo>, count: usize) -> anyhow::Result<u64> {
-    let there = echo.allocations().await?;
+async fn allocations_of(
+    echo: &GrainRef<Echo>,
+    meter: &GrainRef<Meter>,
+    count: usize,
+) -> anyhow::Result<u64> {
+    let there = meter.allocations().await?;
     let here = allocations::count();
     for _ in 0..count {
         echo.echo(Payload::new()).await?;
     }
     let here = allocations::count() - here;
-    Ok(here + echo.allocations().await? - there)
+    Ok(here + meter.allocations().await? - there)
 }

@@ -1,8 +1,7 @@
 //! Calls between two silos that are two processes, against echoes over bare sockets and tokio.
 
-#[path = "support/allocations.rs"]
-#[expect(dead_code, reason = "the allocator that counts is the other bench's")]
-mod allocations;
+#[path = "support/pairs.rs"]
+mod pairs;
 #[path = "support/peer.rs"]
 mod peer;
 #[path = "support/silos.rs"]
@@ -11,14 +10,11 @@ mod silos;
 mod sockets;
 mod support;
 
-#[path = "support/pairs.rs"]
-mod pairs;
-
 use std::process::ExitCode;
 
 use siloring::{Idle, LinkMode};
 
-use self::pairs::{Pair, Killed, idle_share, many_links};
+use self::pairs::{Killed, Pair, idle_share, many_links};
 use self::silos::{KEY, call_times};
 use self::support::{Bench, Budget, Options, Row};
 
@@ -64,7 +60,9 @@ fn main() -> anyhow::Result<ExitCode> {
         Ok(time)
     });
     bench.case(IDLE, |_| idle_share());
-    rows().into_iter().for_each(|row| bench.row(row));
+    for row in rows() {
+        bench.row(row);
+    }
     Ok(bench.run())
 }
 
@@ -77,14 +75,8 @@ fn rows() -> Vec<Row> {
         against: Some(against),
         budget,
     };
-    let number = |case, unit, against, budget| Row {
-        name: case,
-        case,
-        unit,
-        divisor: 1.0,
-        against,
-        budget,
-    };
+    let number =
+        |case, unit, against, budget| Row { name: case, case, unit, divisor: 1.0, against, budget };
     vec![
         latency(TCP, sockets::TCP_BUSY, Budget::RatioAtMost(1.4)),
         latency(TCP, TOKIO_ONE, Budget::RatioBelow(0.6)),

@@ -19,9 +19,7 @@ pub(crate) fn count() -> u64 {
 
 fn add_one() {
     // Not reachable once the thread's locals are gone; a thread that ends is not measured.
-    COUNT
-        .try_with(|count| count.set(count.get() + 1))
-        .unwrap_or_default();
+    COUNT.try_with(|count| count.set(count.get() + 1)).unwrap_or_default();
 }
 
 // SAFETY: each method passes its arguments on to the system's allocator, whose contract is the

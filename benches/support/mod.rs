@@ -45,10 +45,7 @@ impl Options {
     /// Reads the command line.
     pub(crate) fn from_arguments() -> Self {
         let has = |wanted: &str| std::env::args().any(|argument| argument == wanted);
-        Self {
-            is_quick: has("--quick"),
-            is_json: has("--json"),
-        }
+        Self { is_quick: has("--quick"), is_json: has("--json") }
     }
 
     const fn rounds(self) -> usize {
@@ -70,17 +67,9 @@ pub(crate) struct Effort {
 impl Effort {
     const fn of(options: Options) -> Self {
         if options.is_quick {
-            Self {
-                warm_up_count: 100,
-                operation_count: 1_000,
-                time: Duration::from_millis(50),
-            }
+            Self { warm_up_count: 100, operation_count: 1_000, time: Duration::from_millis(50) }
         } else {
-            Self {
-                warm_up_count: 5_000,
-                operation_count: 30_000,
-                time: Duration::from_millis(700),
-            }
+            Self { warm_up_count: 5_000, operation_count: 30_000, time: Duration::from_millis(700) }
         }
     }
 }
@@ -136,9 +125,7 @@ pub(crate) fn measure_rate<E>(
         let elapsed = began.elapsed();
         if elapsed >= effort.time {
             let done_count = u32::try_from(done_count).expect("a round is short");
-            return Ok(Sample::Number(
-                f64::from(done_count) / elapsed.as_secs_f64(),
-            ));
+            return Ok(Sample::Number(f64::from(done_count) / elapsed.as_secs_f64()));
         }
     }
 }
@@ -199,12 +186,7 @@ pub(crate) struct Bench<'a> {
 impl<'a> Bench<'a> {
     /// A bench without cases.
     pub(crate) const fn new(title: &'static str, options: Options) -> Self {
-        Self {
-            title,
-            options,
-            cases: Vec::new(),
-            rows: Vec::new(),
-        }
+        Self { title, options, cases: Vec::new(), rows: Vec::new() }
     }
 
     /// Adds a case; the order of cases is the order in each round.
@@ -213,16 +195,9 @@ impl<'a> Bench<'a> {
         name: &'static str,
         measure: impl FnMut(Effort) -> anyhow::Result<Sample> + 'a,
     ) {
-        assert!(
-            self.cases.iter().all(|case| case.name != name),
-            "two cases named {name}"
-        );
+        assert!(self.cases.iter().all(|case| case.name != name), "two cases named {name}");
         let measure = Box::new(measure);
-        self.cases.push(Case {
-            name,
-            measure,
-            measured: Measured::default(),
-        });
+        self.cases.push(Case { name, measure, measured: Measured::default() });
     }
 
     /// Adds a row of the table.
@@ -244,11 +219,8 @@ impl<'a> Bench<'a> {
                 }
             }
         }
-        let measured: BTreeMap<&str, &Measured> = self
-            .cases
-            .iter()
-            .map(|case| (case.name, &case.measured))
-            .collect();
+        let measured: BTreeMap<&str, &Measured> =
+            self.cases.iter().map(|case| (case.name, &case.measured)).collect();
         if self.options.is_json {
             report::print_json(&self.rows, &measured);
         } else {
@@ -282,14 +254,9 @@ pub(crate) fn processors() -> &'static [usize] {
     static USABLE: OnceLock<Vec<usize>> = OnceLock::new();
     USABLE.get_or_init(|| {
         if let Ok(told) = std::env::var(PROCESSORS_VARIABLE) {
-            return told
-                .split(' ')
-                .filter_map(|number| number.parse().ok())
-                .collect();
+            return told.split(' ').filter_map(|number| number.parse().ok()).collect();
         }
         let allowed = sched_getaffinity(None).unwrap_or_default();
-        (0..CpuSet::MAX_CPU)
-            .filter(|processor| allowed.is_set(*processor))
-            .collect()
+        (0..CpuSet::MAX_CPU).filter(|processor| allowed.is_set(*processor)).collect()
     })
 }

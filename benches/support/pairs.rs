@@ -8,11 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use siloring::prelude::*;
 use siloring::Idle;
+use siloring::prelude::*;
 
 use super::peer::{Peer, ready, wait_for_close};
-use super::silos::{Cluster, Echo, KEY, Payload, begin_on, call_times, rest, run_on, start_pinned};
+use super::silos::{
+    Cluster, Echo, EchoRef, KEY, Payload, begin_on, call_times, rest, run_on, start_pinned,
+};
 use crate::support::{Effort, Sample, unpin};
 
 /// A peer that is a silo and holds the grain. Arguments: cluster, file, link, idle.
@@ -78,7 +80,7 @@ fn call_once(silo: &Handle, shard: u16, key: &str) -> anyhow::Result<()> {
 #[derive(Debug)]
 pub(crate) struct Pair {
     caller: Silo,
-    callee: Peer,
+    target: Peer,
     cluster: Cluster,
 }
 
@@ -89,10 +91,10 @@ impl Pair {
         let link_name = if link == LinkMode::Unix { "unix" } else { "tcp" };
         let idle_name = if idle == Idle::Park { "park" } else { "adaptive" };
         let file = cluster.file.to_str().context("the folder's path is text")?;
-        let callee = Peer::start(CALLEE, &[&cluster.name, file, link_name, idle_name])?;
+        let target = Peer::start(CALLEE, &[&cluster.name, file, link_name, idle_name])?;
         let caller = start_pinned(cluster.silo("caller", link, idle), 0)?;
         call_once(&caller.handle(), 0, KEY)?;
-        Ok(Self { caller, callee, cluster })
+        Ok(Self { caller, target, cluster })
     }
 
     /// The caller.
@@ -166,7 +168,7 @@ impl Killed {
         // Frames keep their order: the turn that hangs has begun once a later one is answered.
         run_on(&silo, 0, move || async move { echo.beat().await })??;
         let killed_at = Instant::now();
-        drop(pair.callee);
+        drop(pair.target);
         let (ended_at, result) = ended.recv().context("the silo ended")?;
         ensure!(result.is_err(), "a killed silo has answered");
         let time = ended_at.saturating_duration_since(killed_at);

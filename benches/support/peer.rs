@@ -34,14 +34,8 @@ impl Peer {
             .spawn()
             .context("cannot start the peer")?;
         let output = BufReader::new(child.stdout.take().context("the output is piped")?);
-        let mut peer = Self {
-            child,
-            output,
-            place: String::new(),
-        };
-        peer.place = peer
-            .answer()
-            .with_context(|| format!("the peer `{role}` is not ready"))?;
+        let mut peer = Self { child, output, place: String::new() };
+        peer.place = peer.answer().with_context(|| format!("the peer `{role}` is not ready"))?;
         Ok(peer)
     }
 
@@ -77,18 +71,14 @@ impl Drop for Peer {
 
 /// The role of this process and its arguments, if it is a peer.
 pub(crate) fn role() -> Option<(String, Vec<String>)> {
-    let mut arguments = std::env::args()
-        .skip_while(|argument| argument != ROLE)
-        .skip(1);
+    let mut arguments = std::env::args().skip_while(|argument| argument != ROLE).skip(1);
     Some((arguments.next()?, arguments.collect()))
 }
 
 /// Tells the one who started this process where it is to be found.
 pub(crate) fn ready(place: &str) -> anyhow::Result<()> {
     let mut output = std::io::stdout().lock();
-    writeln!(output, "ready {place}")
-        .and_then(|()| output.flush())
-        .context("nobody listens")
+    writeln!(output, "ready {place}").and_then(|()| output.flush()).context("nobody listens")
 }
 
 /// Waits until the one who started this process closes its input, or ends.

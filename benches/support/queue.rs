@@ -42,9 +42,7 @@ fn answer(there: &ArrayQueue<u64>, back: &ArrayQueue<u64>) -> anyhow::Result<()>
 }
 
 fn put(queue: &ArrayQueue<u64>, number: u64) {
-    queue
-        .push(number)
-        .expect("one number is under way at a time");
+    queue.push(number).expect("one number is under way at a time");
 }
 
 fn take(queue: &ArrayQueue<u64>) -> u64 {

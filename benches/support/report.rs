@@ -73,9 +73,7 @@ impl Row {
     fn line(&self, measured: &BTreeMap<&str, &Measured>) -> Line {
         let value = |case: &str| measured.get(case).and_then(|measured| measured.value());
         let raw = value(self.case).expect("a row's case is measured");
-        let other = self
-            .against
-            .map(|other| value(other).expect("the other case is measured"));
+        let other = self.against.map(|other| value(other).expect("the other case is measured"));
         let ratio = other.map(|other| raw / other);
         Line {
             value: raw / self.divisor,
@@ -107,9 +105,7 @@ pub(super) fn print_json(rows: &[Row], measured: &BTreeMap<&str, &Measured>) {
 /// The rows, then the percentiles of every case that has some.
 pub(super) fn print_tables(title: &str, rows: &[Row], measured: &BTreeMap<&str, &Measured>) {
     println!("\n{title}\n");
-    let mut table = table(&[
-        "what", "value", "unit", "against", "value", "ratio", "budget", "met",
-    ]);
+    let mut table = table(&["what", "value", "unit", "against", "value", "ratio", "budget", "met"]);
     for row in rows {
         let line = row.line(measured);
         table.add_row([
@@ -118,34 +114,21 @@ pub(super) fn print_tables(title: &str, rows: &[Row], measured: &BTreeMap<&str, 
             row.unit.to_owned(),
             row.against.unwrap_or_default().to_owned(),
             line.against_value.map(number).unwrap_or_default(),
-            line.ratio
-                .map(|ratio| format!("{ratio:.2} x"))
-                .unwrap_or_default(),
+            line.ratio.map(|ratio| format!("{ratio:.2} x")).unwrap_or_default(),
             row.budget.text(row.unit),
             if line.is_met { "yes" } else { "no" }.to_owned(),
         ]);
     }
-    println!(
-        "{}\n\nall cases, microseconds where not said otherwise\n",
-        right(table, &[1, 4, 5])
-    );
+    println!("{}\n\nall cases, microseconds where not said otherwise\n", right(table, &[1, 4, 5]));
     println!("{}", percentiles(measured));
 }
 
 fn percentiles(measured: &BTreeMap<&str, &Measured>) -> Table {
     let mut table = table(&["case", "median", "rounds", "p50", "p99", "p99.9", "max"]);
     for (name, case) in measured {
-        let rounds: Vec<String> = case
-            .values
-            .iter()
-            .map(|value| shown(case, *value))
-            .collect();
+        let rounds: Vec<String> = case.values.iter().map(|value| shown(case, *value)).collect();
         let mut cells = vec![(*name).to_owned()];
-        cells.push(
-            case.value()
-                .map(|value| shown(case, value))
-                .unwrap_or_default(),
-        );
+        cells.push(case.value().map(|value| shown(case, value)).unwrap_or_default());
         cells.push(rounds.join(" "));
         if let Some(times) = &case.times {
             let quantiles = [0.5, 0.99, 0.999].map(|at| times.value_at_quantile(at));

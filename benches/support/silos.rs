@@ -39,24 +39,19 @@ pub(crate) struct Echo {}
 #[grain_methods]
 impl Echo {
     /// The payload, read in place and sent back.
-    async fn echo(&mut self, payload: &Archived<Payload>) -> Payload {
+    pub(crate) async fn echo(&mut self, payload: &Archived<Payload>) -> Payload {
         Payload { bytes: payload.bytes }
     }
 
     /// Ends long after every bench, beside other turns.
-    async fn hang(&self, ctx: &Ctx) -> u64 {
+    pub(crate) async fn hang(&self, ctx: &Ctx) -> u64 {
         ctx.sleep(Duration::from_mins(10)).await;
         0
     }
 
     /// Answers beside a turn that hangs.
-    async fn beat(&self) -> u64 {
+    pub(crate) async fn beat(&self) -> u64 {
         1
-    }
-
-    /// How often this shard's thread has allocated.
-    async fn allocations(&self) -> u64 {
-        crate::allocations::count()
     }
 }
 

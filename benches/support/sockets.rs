@@ -129,10 +129,7 @@ fn round_trips(mut stream: impl Read + Write, effort: Effort) -> anyhow::Result<
     let (sent, mut got) = ([7; MESSAGE_BYTES], [0; MESSAGE_BYTES]);
     measure(effort, || {
         send(&mut stream, &sent)?;
-        ensure!(
-            receive(&mut stream, &mut got)? && got == sent,
-            "the echo is not what was sent"
-        );
+        ensure!(receive(&mut stream, &mut got)? && got == sent, "the echo is not what was sent");
         Ok(())
     })
 }
@@ -165,11 +162,7 @@ pub(crate) fn tokio_one(effort: Effort) -> anyhow::Result<Sample> {
     measure(effort, || {
         let echoed = runtime.block_on(async {
             framed.send(message.clone()).await?;
-            framed
-                .next()
-                .await
-                .context("the other end closed")?
-                .context("cannot read")
+            framed.next().await.context("the other end closed")?.context("cannot read")
         })?;
         ensure!(echoed == message, "the echo is not what was sent");
         Ok(())

@@ -7,10 +7,10 @@
 use core::cell::RefCell;
 use core::fmt;
 
-use rkyv::api::high::{HighDeserializer, HighSerializer, HighValidator, to_bytes_in};
+use rkyv::api::low::{self, LowDeserializer, LowSerializer, LowValidator};
 use rkyv::rancor;
 use rkyv::ser::allocator::ArenaHandle;
-use rkyv::util::AlignedVec;
+use rkyv::util::{AlignedVec, with_arena};
 
 /// Bodies with a larger capacity are freed, not pooled: a burst of large ones must not stay resident.
 pub const POOLED_BYTES_MAX: usize = 4 * 1024;
@@ -25,14 +25,15 @@ fn pooled() -> AlignedVec {
     POOL.with(|pool| pool.borrow_mut().pop()).unwrap_or_default()
 }
 
-/// What rkyv needs to write a value into a [`Body`]. Implemented for every such type.
+/// What rkyv needs to write a value into a [`Body`]. Implemented for every such type; shared pointers
+/// are none, as writing them needs a table that is built anew for every body.
 pub trait Encode:
-    for<'a> rkyv::Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, rancor::Error>>
+    for<'a> rkyv::Serialize<LowSerializer<AlignedVec, ArenaHandle<'a>, rancor::Error>>
 {
 }
 
 impl<T> Encode for T where
-    T: for<'a> rkyv::Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, rancor::Error>>
+    T: for<'a> rkyv::Serialize<LowSerializer<AlignedVec, ArenaHandle<'a>, rancor::Error>>
 {
 }
 
@@ -43,23 +44,23 @@ impl<T> Decode for T where T: rkyv::Archive<Archived: Checked> {}
 
 /// An archived form that can be validated. Implemented for every such type.
 pub trait Checked:
-    rkyv::Portable + for<'a> rkyv::bytecheck::CheckBytes<HighValidator<'a, rancor::Error>>
+    rkyv::Portable + for<'a> rkyv::bytecheck::CheckBytes<LowValidator<'a, rancor::Error>>
 {
 }
 
 impl<T> Checked for T where
-    T: rkyv::Portable + for<'a> rkyv::bytecheck::CheckBytes<HighValidator<'a, rancor::Error>>
+    T: rkyv::Portable + for<'a> rkyv::bytecheck::CheckBytes<LowValidator<'a, rancor::Error>>
 {
 }
 
 /// A value that can be taken out of its archived form. Implemented for every such type.
 pub trait DecodeOwned:
-    Decode<Archived: rkyv::Deserialize<Self, HighDeserializer<rancor::Error>>> + Sized
+    Decode<Archived: rkyv::Deserialize<Self, LowDeserializer<rancor::Error>>> + Sized
 {
 }
 
 impl<T> DecodeOwned for T where
-    T: Decode<Archived: rkyv::Deserialize<T, HighDeserializer<rancor::Error>>> + Sized
+    T: Decode<Archived: rkyv::Deserialize<T, LowDeserializer<rancor::Error>>> + Sized
 {
 }
 
@@ -90,7 +91,9 @@ impl Body {
     /// If rkyv cannot archive the value, which for the types allowed on the wire (no shared pointers,
     /// no custom serializers that fail) cannot happen.
     pub fn encode<T: Encode>(value: &T) -> Self {
-        let archived = to_bytes_in::<_, rancor::Error>(value, pooled());
+        let archived = with_arena(|arena| {
+            low::to_bytes_in_with_alloc::<_, _, rancor::Error>(value, pooled(), arena.acquire())
+        });
         Self(archived.expect("wire types archive without failing"))
     }
 
@@ -128,13 +131,18 @@ impl Body {
 /// The archived value in `bytes`, validated, in place. `bytes` must be aligned to 16.
 #[expect(clippy::map_err_ignore, reason = "rkyv's error has no text in release builds")]
 pub fn access<T: Decode>(bytes: &[u8]) -> Result<&T::Archived, Undecodable> {
-    rkyv::access::<T::Archived, rancor::Error>(bytes).map_err(|_| Undecodable)
+    low::access::<T::Archived, rancor::Error>(bytes).map_err(|_| Undecodable)
 }
 
 /// The value in `bytes`, validated and taken out. `bytes` must be aligned to 16.
-#[expect(clippy::map_err_ignore, reason = "rkyv's error has no text in release builds")]
 pub fn decode<T: DecodeOwned>(bytes: &[u8]) -> Result<T, Undecodable> {
-    rkyv::deserialize::<T, rancor::Error>(access::<T>(bytes)?).map_err(|_| Undecodable)
+    owned(access::<T>(bytes)?)
+}
+
+/// The value of a validated archive, taken out.
+#[expect(clippy::map_err_ignore, reason = "rkyv's error has no text in release builds")]
+pub fn owned<T: DecodeOwned>(archived: &T::Archived) -> Result<T, Undecodable> {
+    low::deserialize::<T, rancor::Error>(archived).map_err(|_| Undecodable)
 }
 
 impl Drop for Body {

@@ -91,8 +91,8 @@ pub const ACTIVATION_QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const HUB_QUEUE_MAX: usize = 8 * 1024;
 /// Activations of one shard.
 pub const ACTIVATIONS_MAX: usize = 4 * 1024 * 1024;
-/// Messages queued from one thread of a silo to another.
-pub const MAILBOX_MAX: usize = 64 * 1024;
+/// Messages queued for one thread of a silo. Preallocated: it is most of an idle silo's memory.
+pub const MAILBOX_MAX: usize = 16 * 1024;
 /// Attempts that the router makes on transient refusals.
 pub const ROUTER_ATTEMPTS_MAX: u32 = 7;
 /// Wait after the first transient refusal; each next is [`RETRY_BACKOFF_FACTOR`] times as long:

@@ -88,7 +88,7 @@ pub struct OpenDelivery {
     pub place: Option<Place>,
     /// How often it has been sent.
     pub attempts: u8,
-    /// Redirections followed.
+    /// Redirections that the present try has followed.
     pub forwards: u8,
     /// The last transient refusal.
     pub last_refusal: Option<DeliveryFailure>,

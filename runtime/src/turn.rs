@@ -9,7 +9,7 @@ use core::fmt;
 use core::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
-use siloring_core::body::{Body, Decode, DecodeOwned, Encode};
+use siloring_core::body::{self, Body, Decode, DecodeOwned, Encode};
 use siloring_core::ids::MethodId;
 use siloring_core::outcome::{DeliveryFailure, FailedKind, RejectedKind};
 
@@ -51,7 +51,7 @@ impl<G: GrainType> Turn<G> {
 
     /// One argument, taken out of its archived form.
     pub fn owned<A: DecodeOwned>(&self, archived: &A::Archived) -> Result<A, DeliveryFailure> {
-        rkyv::deserialize::<A, rkyv::rancor::Error>(archived).map_err(|error| {
+        body::owned::<A>(archived).map_err(|error| {
             DeliveryFailure::rejected(RejectedKind::RequestUndecodable, error.to_string())
         })
     }

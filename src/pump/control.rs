@@ -174,6 +174,9 @@ pub struct ControlNode {
     joining: bool,
     dirty: Vec<ConnId>,
     outputs: VecDeque<ControlNodeOutput>,
+    /// A deliberate defect: a lane counts as up once it is connected, before its handshake.
+    #[cfg(feature = "planted")]
+    up_at_connect: bool,
 }
 
 impl core::fmt::Debug for ControlNode {
@@ -221,6 +224,8 @@ impl ControlNode {
             joining: true,
             dirty: Vec::new(),
             outputs: VecDeque::new(),
+            #[cfg(feature = "planted")]
+            up_at_connect: false,
         }
     }
 
@@ -287,6 +292,27 @@ impl ControlNode {
         found.state = State::Shaking(Box::new(shaking));
         found.until = now + HANDSHAKE_TIME_MAX;
         self.dirty.push(conn);
+        #[cfg(feature = "planted")]
+        self.take_connect_for_up(now, conn);
+    }
+
+    /// Plants the defect that a lane counts as up once it is connected.
+    #[cfg(feature = "planted")]
+    pub const fn plant_up_at_connect(&mut self) {
+        self.up_at_connect = true;
+    }
+
+    #[cfg(feature = "planted")]
+    fn take_connect_for_up(&mut self, now: Moment, conn: ConnId) {
+        let wanted = match self.conns.get(&conn).map(|found| &found.cause) {
+            Some(Cause::Dial(wanted)) => wanted.clone(),
+            Some(Cause::Accepted | Cause::Over) | None => return,
+        };
+        if let (true, Wanted::Lane(peer)) = (self.up_at_connect, wanted) {
+            self.machine.heard(now, peer);
+            self.machine.handle_reach(now, peer, Reach::Connected);
+            self.follow(now);
+        }
     }
 
     /// A dial failed before it was connected.

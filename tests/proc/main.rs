@@ -1,7 +1,8 @@
 //! Silos as real processes: refused, rolled, drained, killed, paused, cut off.
 //!
-//! Each test starts its own cluster in a folder of its own and ends every process by its id. Times are
-//! bounds of the product, measured where a user would see them.
+//! Each test starts its own cluster in a folder of its own and ends every process by its id. Times
+//! are bounds of the product, measured where a user would see them.
+#![expect(clippy::disallowed_methods, reason = "real processes live in real time")]
 
 mod gate;
 mod hostile;

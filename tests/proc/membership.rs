@@ -27,7 +27,9 @@ fn a_silo_that_slept_learns_that_it_is_dead() {
     bob.process.pause().unwrap();
     let paused = Instant::now();
     let mut successor = None;
-    while paused.elapsed() < PAUSE {
+    while paused.elapsed() < PAUSE
+        || (successor.is_none() && paused.elapsed() < DOUBLE_DETECTION_TIME_MAX)
+    {
         let ended = ann.outcome("call counter 1000");
         successor = successor.or(ended.value);
     }

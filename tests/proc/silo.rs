@@ -6,7 +6,7 @@ use serde_json::Value;
 use siloring_testkit::process::{Host, Process, Program, artifact};
 
 /// Longest wait for a silo to become active: the bound of a join that must evict stale rows.
-pub(crate) const JOIN_TIME_MAX: Duration = Duration::from_secs(60);
+pub(crate) const JOIN_TIME_MAX: Duration = Duration::from_mins(1);
 /// Longest wait for a silo to leave: its drain's budget and a margin.
 pub(crate) const DRAIN_TIME_MAX: Duration = Duration::from_secs(30);
 /// Longest wait for an answer: beyond the longest deadline that a test uses.

@@ -16,8 +16,10 @@ fn a_silo_before_the_migration_refuses_and_names_the_command() {
     let status = refused.wait_exit(REFUSAL_TIME_MAX).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(status.code(), Some(1));
     let log = refused.log_text();
-    assert!(log.contains("siloring migrate"), "{log}");
-    assert!(log.contains("membership"), "{log}");
+    let first = log.lines().next().unwrap_or_default();
+    let (url, command) = (cluster.store(), format!("run `siloring migrate {}`", cluster.store()));
+    assert!(first.contains(&format!("the store {url} lacks ")), "what is missing: {first}");
+    assert!(first.contains(&command), "and the remedy: {first}");
 
     siloring::migrate(&cluster.store()).unwrap();
     let mut silo = cluster.start("late");

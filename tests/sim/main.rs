@@ -1,2 +1,3 @@
 //! Whole clusters on virtual time.
+mod defects;
 mod smoke;

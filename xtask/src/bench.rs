@@ -40,15 +40,6 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     if options.json {
         arguments.push("--json");
     }
-    let run = driver::run(&mut driver::program(
-        root,
-        BENCH_TIME_MAX,
-        "cargo",
-        &arguments,
-    ))?;
-    Ok(if run.status.success() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    let run = driver::run(&mut driver::program(root, BENCH_TIME_MAX, "cargo", &arguments))?;
+    Ok(if run.status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

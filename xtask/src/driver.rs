@@ -1,9 +1,6 @@
 //! Runs programs: with a bound on their time, their output shown as it comes, and their time
 //! measured.
-#![expect(
-    clippy::disallowed_methods,
-    reason = "the one place of the tasks that reads a clock"
-)]
+#![expect(clippy::disallowed_methods, reason = "the one place of the tasks that reads a clock")]
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -27,9 +24,7 @@ pub(crate) struct Run {
 pub(crate) fn program(root: &Path, bound: Duration, name: &str, arguments: &[&str]) -> Command {
     // coreutils' `timeout`: in the foreground, so that an interrupt at the terminal reaches all.
     let mut command = Command::new("timeout");
-    command
-        .args(["--foreground", "--kill-after=30"])
-        .arg(bound.as_secs().to_string());
+    command.args(["--foreground", "--kill-after=30"]).arg(bound.as_secs().to_string());
     command.arg(name).args(arguments).current_dir(root);
     command
 }
@@ -45,9 +40,7 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<Run> {
         .spawn()
         .context("cannot run `timeout`, of coreutils")?;
     // The command holds the pipe's writing ends, which must close for the reading end to end.
-    command
-        .stdout(std::process::Stdio::inherit())
-        .stderr(std::process::Stdio::inherit());
+    command.stdout(std::process::Stdio::inherit()).stderr(std::process::Stdio::inherit());
     let mut output = String::new();
     for line in BufReader::new(reader).split(b'\n') {
         let bytes = line.context("cannot read a program's output")?;
@@ -57,11 +50,7 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<Run> {
         output.push('\n');
     }
     let status = child.wait().context("cannot wait for a program")?;
-    Ok(Run {
-        status,
-        output,
-        time: began.elapsed(),
-    })
+    Ok(Run { status, output, time: began.elapsed() })
 }
 
 /// Whether `name` can be run at all.

@@ -19,11 +19,7 @@ use clap::{Parser, Subcommand};
 
 /// Tasks of the project.
 #[derive(Debug, Parser)]
-#[command(
-    name = "cargo xtask",
-    bin_name = "cargo xtask",
-    disable_help_subcommand = true
-)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", disable_help_subcommand = true)]
 struct Arguments {
     #[command(subcommand)]
     task: Task,
@@ -65,8 +61,5 @@ fn run(task: &Task) -> anyhow::Result<ExitCode> {
 /// The workspace's folder: the one above this package.
 fn root() -> anyhow::Result<PathBuf> {
     let package = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    Ok(package
-        .parent()
-        .context("the package lies in the workspace")?
-        .to_owned())
+    Ok(package.parent().context("the package lies in the workspace")?.to_owned())
 }

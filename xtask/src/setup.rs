@@ -44,12 +44,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<Vec<String>> {
     }
     let absent = missing.iter().filter(|need| !(need.is_present)());
     Ok(absent
-        .map(|need| {
-            format!(
-                "{}: `apt-get install {}` as root",
-                need.what_for, need.package
-            )
-        })
+        .map(|need| format!("{}: `apt-get install {}` as root", need.what_for, need.package))
         .collect())
 }
 
@@ -57,17 +52,8 @@ fn install(root: &Path, missing: &[&Need]) -> anyhow::Result<()> {
     let packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
     println!("installing {}", packages.join(" "));
     // A failure is seen by looking again for what was missing.
-    driver::run(&mut driver::program(
-        root,
-        APT_TIME_MAX,
-        "apt-get",
-        &["update", "-qq"],
-    ))?;
-    let arguments = [
-        &["install", "-qq", "-y", "--no-install-recommends"],
-        &packages[..],
-    ]
-    .concat();
+    driver::run(&mut driver::program(root, APT_TIME_MAX, "apt-get", &["update", "-qq"]))?;
+    let arguments = [&["install", "-qq", "-y", "--no-install-recommends"], &packages[..]].concat();
     let mut command = driver::program(root, APT_TIME_MAX, "apt-get", &arguments);
     driver::run(command.env("DEBIAN_FRONTEND", "noninteractive"))?;
     Ok(())

@@ -13,11 +13,7 @@ pub(crate) struct Tally {
 impl Tally {
     /// One check that is no test: a formatter, a linter, a bench that ran.
     pub(crate) fn of_check(is_ok: bool) -> Self {
-        Self {
-            passed: u64::from(is_ok),
-            failed: u64::from(!is_ok),
-            skipped: 0,
-        }
+        Self { passed: u64::from(is_ok), failed: u64::from(!is_ok), skipped: 0 }
     }
 
     /// Counts what `cargo nextest run` or `cargo test` printed. A run that failed without a failed
@@ -39,12 +35,7 @@ impl Tally {
     fn of_line(line: &str) -> Option<Self> {
         let counts = match line.strip_prefix("test result: ") {
             Some(rest) => rest.split_once(". ")?.1,
-            None => {
-                line.trim_start()
-                    .strip_prefix("Summary [")?
-                    .split_once("run: ")?
-                    .1
-            }
+            None => line.trim_start().strip_prefix("Summary [")?.split_once("run: ")?.1,
         };
         let mut tally = Self::default();
         for part in counts.split([',', ';', '(', ')']) {
@@ -82,35 +73,17 @@ mod tests {
         let output = "  PASS [   0.004s] (1/9) a b\n    test result: FAILED. 0 passed; 1 failed\n  \
                       Summary [   1.204s] 9 tests run: 7 passed (1 slow, 2 flaky), 1 failed, \
                       1 timed out, 2 skipped\n";
-        let counted = Tally {
-            passed: 7,
-            failed: 2,
-            skipped: 2,
-        };
+        let counted = Tally { passed: 7, failed: 2, skipped: 2 };
         assert_eq!(Tally::of_run(output, false), counted);
         let interrupted = "     Summary [   0.010s] 3/9 tests run: 2 passed, 1 failed, 0 skipped";
-        assert_eq!(
-            Tally::of_run(interrupted, false),
-            Tally {
-                passed: 2,
-                failed: 1,
-                skipped: 0
-            }
-        );
+        assert_eq!(Tally::of_run(interrupted, false), Tally { passed: 2, failed: 1, skipped: 0 });
     }
 
     #[test]
     fn results_of_several_binaries_are_added_up() {
         let output = "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out\n\
                       noise\ntest result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured\n";
-        assert_eq!(
-            Tally::of_run(output, false),
-            Tally {
-                passed: 16,
-                failed: 2,
-                skipped: 1
-            }
-        );
+        assert_eq!(Tally::of_run(output, false), Tally { passed: 16, failed: 2, skipped: 1 });
     }
 
     #[test]

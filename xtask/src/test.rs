@@ -37,11 +37,8 @@ struct Step {
     counted: Counted,
 }
 
-const FORMAT: Step = Step {
-    name: "format",
-    arguments: &["fmt", "--all", "--check"],
-    counted: Counted::AsOne,
-};
+const FORMAT: Step =
+    Step { name: "format", arguments: &["fmt", "--all", "--check"], counted: Counted::AsOne };
 
 const LINT: Step = Step {
     name: "lint",
@@ -129,16 +126,10 @@ const BENCH_SMOKE: Step = Step {
 
 /// Runs everything.
 pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
-    let mut report = Report {
-        unavailable: setup::run(root)?,
-        ..Report::default()
-    };
+    let mut report = Report { unavailable: setup::run(root)?, ..Report::default() };
     let skips = skips_file(root)?;
-    let test = if driver::has_program("cargo-nextest") {
-        TEST_WITH_NEXTEST
-    } else {
-        TEST_WITH_CARGO
-    };
+    let test =
+        if driver::has_program("cargo-nextest") { TEST_WITH_NEXTEST } else { TEST_WITH_CARGO };
     for step in [FORMAT, LINT, test, DOCUMENTATION, BENCH_SMOKE] {
         report.run(root, &step, &skips)?;
     }
@@ -169,32 +160,18 @@ impl Report {
             Counted::AsOne => Tally::of_check(is_ok),
             Counted::AsPrinted => Tally::of_run(&run.output, is_ok),
         };
-        self.rows.push(Row {
-            name: step.name,
-            tally,
-            time: run.time,
-        });
+        self.rows.push(Row { name: step.name, tally, time: run.time });
         Ok(())
     }
 
     /// Prints the table, what was skipped, and the last line. A skip in CI is a failure.
     fn print(&self, is_ci: bool) -> ExitCode {
-        println!(
-            "\n{:<16}{:>9}{:>9}{:>9}{:>10}",
-            "step", "passed", "failed", "skipped", "seconds"
-        );
+        println!("\n{:<16}{:>9}{:>9}{:>9}{:>10}", "step", "passed", "failed", "skipped", "seconds");
         let mut total = Tally::default();
         for row in &self.rows {
-            let Tally {
-                passed,
-                failed,
-                skipped,
-            } = row.tally;
+            let Tally { passed, failed, skipped } = row.tally;
             let seconds = row.time.as_secs_f64();
-            println!(
-                "{:<16}{passed:>9}{failed:>9}{skipped:>9}{seconds:>10.1}",
-                row.name
-            );
+            println!("{:<16}{passed:>9}{failed:>9}{skipped:>9}{seconds:>10.1}", row.name);
             total += row.tally;
         }
         println!();
@@ -212,11 +189,7 @@ impl Report {
             total.failed += skips;
         }
         println!("{} passed, {} failed", total.passed, total.failed);
-        if total.failed == 0 {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        }
+        if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }
 

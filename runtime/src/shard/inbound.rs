@@ -118,6 +118,16 @@ impl<L: Links> Shard<L> {
         }
     }
 
+    /// Accepts what had been accepted already: before anything that came later and is held.
+    pub(super) fn accept_again(&mut self, requests: VecDeque<Request>) {
+        for request in requests.into_iter().rev() {
+            self.held_requests.push_front(request);
+        }
+        if !self.is_fenced(self.now) {
+            self.accept_held();
+        }
+    }
+
     fn accept_now(&mut self, request: Request) {
         if request.deadline < self.now {
             return self.refuse_expired(&request);

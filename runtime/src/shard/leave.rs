@@ -3,7 +3,7 @@
 //! The control thread leads: `BeginDrain`, then (all shards empty, or the turns' time is up)
 //! `CloseHubs`, then the silo is declared Dead by itself.
 
-use siloring_core::limits::{DRAIN_HANDOVER_TIME_MAX, DRAIN_TURNS_TIME_MAX};
+use siloring_core::limits::{DRAIN_HANDOVER_TIME_MAX, DRAIN_TURNS_TIME_MAX, LEDGER_TICK};
 use siloring_core::time::Moment;
 
 use super::activation::Life;
@@ -19,6 +19,7 @@ pub(super) enum Leaving {
     Draining {
         until: Moment,
         handed_over: bool,
+        check_at: Moment,
     },
     /// Told the control thread that nothing is left but hubs.
     Empty,
@@ -30,6 +31,14 @@ impl Leaving {
     pub(super) const fn is_draining(self) -> bool {
         !matches!(self, Self::No)
     }
+
+    /// When [`Shard::check_leaving`] is to be called.
+    pub(super) const fn check_due(self) -> Moment {
+        match self {
+            Self::Draining { check_at, .. } => check_at,
+            Self::No | Self::Empty | Self::Closed => Moment::NEVER,
+        }
+    }
 }
 
 impl<L: Links> Shard<L> {
@@ -39,7 +48,7 @@ impl<L: Links> Shard<L> {
             return;
         }
         let until = self.now + DRAIN_HANDOVER_TIME_MAX + DRAIN_TURNS_TIME_MAX;
-        self.leaving = Leaving::Draining { until, handed_over: false };
+        self.leaving = Leaving::Draining { until, handed_over: false, check_at: self.now };
         self.directory.begin_drain();
         self.pump_directory();
         self.end_idle();
@@ -70,7 +79,10 @@ impl<L: Links> Shard<L> {
 
     /// Tells the control thread once nothing is left, or the time is up.
     pub(super) fn check_leaving(&mut self) {
-        let Leaving::Draining { until, handed_over } = self.leaving else { return };
+        let Leaving::Draining { until, handed_over, check_at } = &mut self.leaving else { return };
+        // Turns and deliveries end without a word to this module: it looks again.
+        *check_at = self.now + LEDGER_TICK;
+        let (until, handed_over) = (*until, *handed_over);
         self.end_idle();
         let is_empty =
             self.activations.is_empty() && self.ledger.is_empty() && self.held_outcomes.is_empty();

@@ -413,7 +413,8 @@ impl<L: Links> Shard<L> {
 
     /// When [`Shard::tick`] has something to do.
     pub fn next_deadline(&self) -> Moment {
-        self.wheel.next_deadline().min(self.directory.next_deadline())
+        let timers = self.wheel.next_deadline().min(self.directory.next_deadline());
+        timers.min(self.leaving.check_due())
     }
 
     /// Whether [`Shard::run`] has something to do.

@@ -153,7 +153,8 @@ impl<L: Links> Shard<L> {
                 self.dispatch_waiting(hash);
                 self.deliver_here(id);
             }
-            Route::Draining => self.refused(id, draining()),
+            // A silo that leaves does not come back: its own programs need not try again.
+            Route::Draining => self.finish(id, Err(draining())),
             Route::TooLarge => self.finish(id, Err(too_large(bytes))),
             Route::Cached => {
                 let place = cached.expect("the route was decided on it");
@@ -497,6 +498,8 @@ impl<L: Links> Shard<L> {
         let Some(open) = self.ledger.get_mut(id) else { return };
         assert_eq!(open.stage, Stage::Backoff, "only what waits is tried again");
         open.stage = Stage::Locating;
+        // The bound is one try's: what moved during earlier ones says nothing about the next.
+        open.forwards = 0;
         if let Some(timer) = open.retry_timer.take() {
             self.wheel.cancel(timer);
         }

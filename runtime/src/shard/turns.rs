@@ -422,9 +422,7 @@ impl<L: Links> Shard<L> {
                 open.owner = None;
             }
         }
-        for request in activation.take_queue() {
-            self.accept(request);
-        }
+        self.accept_again(activation.take_queue());
     }
 
     /// What a method needs of the state; one that nobody knows is refused in a turn of its own.

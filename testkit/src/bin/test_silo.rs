@@ -1,17 +1,18 @@
-//! The silo that process tests run: it hosts a grain and hubs, and does what lines on its input say.
+//! The silo that process tests run: it hosts a grain and hubs, and does what lines on its input
+//! say.
 //!
-//! A line is `NUMBER VERB ARGUMENT…`; the answer is one JSON object with that number. Verbs run side by
-//! side, each on a thread of its own. The first line printed says that the silo is active and where. It
-//! ends as a silo does: SIGTERM drains it.
+//! A line is `NUMBER VERB ARGUMENT…`; the answer is one JSON object with that number. Verbs run
+//! side by side, each on a thread of its own. The first line printed says that the silo is active
+//! and where. It ends as a silo does: SIGTERM drains it.
 //!
 //! | verb | does | answers |
 //! |---|---|---|
 //! | `call KEY MS` | calls the grain `KEY` with a deadline of `MS` | an outcome |
-//! | `slow KEY WORK_MS MS` | as `call`, with a turn that takes `WORK_MS` | an outcome |
+//! | `slow KEY WORK_MS MS` | as `call`, with a turn of `WORK_MS` | an outcome |
 //! | `send ADDRESS MS BYTES` | sends a body of `BYTES` to a hub | an outcome |
-//! | `series ADDRESS COUNT EVERY_MS MS` | sends `COUNT` times, one every `EVERY_MS` | all their outcomes |
-//! | `hub ADDRESS claim` or `take_over` | opens a hub that answers everything | `claimed`, or why not |
-//! | `heard ADDRESS` | | how many deliveries the hub here has had, and how it ended |
+//! | `series ADDRESS COUNT EVERY_MS MS` | sends `COUNT` times, every `EVERY_MS` | the outcomes |
+//! | `hub ADDRESS claim` or `take_over` | opens a hub that answers | `claimed`, or why not |
+//! | `heard ADDRESS` | | how many deliveries the hub has had, and how it ended |
 //! | `load THREADS KEYS` | calls grains without pause until `rest` | |
 //! | `rest` | ends the load | how many calls ended how, and the longest |
 #![expect(

@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use siloring_core::{ClusterId, Moment, SiloStatus};
+use siloring_runtime::control::EXIT_DECLARED_DEAD;
 use siloring_runtime::grain::Grain;
 use siloring_runtime::host::HostFactory;
 use siloring_storage::MemoryStore;
@@ -26,6 +27,7 @@ use super::plan::{Fault, Options, Plan, Slot, Step};
 use super::planted::Planted;
 use super::silo::{Silo, SiloSetup};
 use super::trace::TraceSink;
+use super::watches::{DETECTED_MAX, Gone, Watches};
 use super::world::{HostId, Life, ProcessId, Violation, World, WorldSettings};
 
 /// A future of a silo's surrounding program.
@@ -155,6 +157,8 @@ impl ClusterBuilder {
             roll: None,
             began: Moment::ZERO,
             tally: Tally::default(),
+            watches: Watches::default(),
+            seen_active: BTreeSet::new(),
             plan: self.plan,
         }
     }
@@ -260,6 +264,9 @@ pub struct Cluster {
     roll: Option<Roll>,
     began: Moment,
     tally: Tally,
+    watches: Watches,
+    /// Silos that were Active at some look.
+    seen_active: BTreeSet<ProcessId>,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -427,6 +434,7 @@ impl Cluster {
     pub fn inflict(&mut self, fault: Fault) {
         self.world.note(|| format!("fault: {fault}"));
         self.tally.faults += 1;
+        self.watch(fault);
         match fault {
             Fault::Kill(slot) => self.end_slot(slot, World::kill),
             Fault::Vanish(slot) => self.end_slot(slot, World::vanish),
@@ -572,6 +580,10 @@ impl Cluster {
         if let Some(roll) = self.roll.take() {
             self.roll = self.go_on_rolling(roll, now);
         }
+        for gone in self.watches.take_due(now) {
+            self.check_known(&gone);
+        }
+        self.check_newcomers();
     }
 
     fn note_exit(&mut self, slot: Slot, now: Moment) {
@@ -584,8 +596,82 @@ impl Cluster {
             if !state.down_on_purpose {
                 state.restart_at = now + RESTART_AFTER;
             }
+            if code == i32::from(EXIT_DECLARED_DEAD) && !self.watches.is_excused(now) {
+                self.world.violate("nobody dies of nothing", format!("{slot} ended with {code}"));
+            }
         }
         state.leaving.retain(|process| self.world.life(*process).is_alive());
+    }
+}
+
+/// Watches.
+impl Cluster {
+    /// Begins to watch for what a fault must lead to, if it comes alone.
+    fn watch(&mut self, fault: Fault) {
+        let now = self.world.now();
+        let ends = match fault {
+            Fault::Kill(slot) | Fault::Vanish(slot) => Some(slot),
+            Fault::Pause(slot, span) if span > DETECTED_MAX => Some(slot),
+            _ => None,
+        };
+        let is_alone = self.watches.is_calm(now) && self.roll.is_none() && self.is_whole();
+        self.watches.fault(now, fault);
+        let process = ends.filter(|_| is_alone).and_then(|slot| self.process(slot));
+        let Some(process) = process else { return };
+        let incarnation = self.silos[&process].incarnation();
+        let Some(incarnation) = incarnation else { return };
+        let handling = match fault {
+            Fault::Pause(..) => Vec::new(),
+            _ => self.world.core_ref().scene.ledger.borrow().handled_by(process),
+        };
+        let generation = incarnation.generation;
+        self.watches.gone(Gone { process, generation, due: now + DETECTED_MAX, handling });
+    }
+
+    /// A silo that has become Active has heard from every Active silo: none was stopped all the while.
+    fn check_newcomers(&mut self) {
+        let active = |silo: &Rc<SiloShared>| silo.status() == Some(SiloStatus::Active);
+        let newcomers: Vec<_> = self
+            .silos
+            .iter()
+            .filter(|(process, silo)| !self.seen_active.contains(process) && active(silo))
+            .map(|(process, silo)| (*process, silo.view()))
+            .collect();
+        for (newcomer, view) in newcomers {
+            self.seen_active.insert(newcomer);
+            let began = self.world.started_at(newcomer);
+            for (process, silo) in &self.silos {
+                let unheard = self.world.paused_since(*process).is_some_and(|at| at <= began);
+                let listed = silo.incarnation().and_then(|who| view.status(who.generation));
+                if unheard && listed == Some(SiloStatus::Active) {
+                    let text = format!("{newcomer:?} joined, {process:?} was stopped");
+                    self.world.violate("a joiner has heard from every Active silo", text);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// A silo went a while ago, and nothing else happened: everybody knows by now.
+    fn check_known(&mut self, gone: &Gone) {
+        for slot in self.slots() {
+            let Some(silo) = self.silo(slot) else { continue };
+            let is_well = silo.process() != Some(gone.process)
+                && silo.status() == Some(SiloStatus::Active)
+                && silo.process().is_some_and(|p| self.world.undisturbed_since(p).is_some());
+            if is_well && !silo.view().is_gone(gone.generation) {
+                let text = format!("{slot} does not know that {} is gone", gone.generation);
+                self.world.violate("a silo that is gone is Dead within the bound", text);
+            }
+        }
+        for id in &gone.handling {
+            let scene = Rc::clone(&self.world.core_ref().scene);
+            let sender = scene.ledger.borrow().sender_waiting(*id);
+            if sender.is_some_and(|sender| self.world.undisturbed_since(sender).is_some()) {
+                let text = scene.ledger.borrow().describe(*id);
+                self.world.violate("P1 an outcome soon after its silo has gone", text);
+            }
+        }
     }
 }
 

@@ -7,8 +7,8 @@
 //!   the delivery's budget and a grace; asked by the world at each due time;
 //! - *no doubled run*: a handler runs at most once for one delivery;
 //! - *rejected means never ran*, and *handled means ran*, whichever is seen first;
-//! - *FIFO* per source and target among deliveries that were not sent again, unless a connection
-//!   between their hosts ended meanwhile (the link's epoch);
+//! - *FIFO* per source, target and the process where the target is, among deliveries that were not sent
+//!   again, unless a connection between their hosts ended meanwhile (the link's epoch);
 //! - *a one-way that no failure handler took did run*.
 //!
 //! Deliberately absent: any look into the product. What is not told here is not known here.
@@ -74,6 +74,8 @@ struct Entry {
     direction: Direction,
     runs: u8,
     attempt: u8,
+    /// Who ran it.
+    runner: Option<ProcessId>,
 }
 
 /// What was counted in a run.
@@ -110,8 +112,8 @@ impl Counts {
 pub(super) struct Ledger {
     entries: Vec<Entry>,
     due: BinaryHeap<Reverse<(Moment, u64)>>,
-    /// The last delivery that ran, by source and target.
-    orders: HashMap<(Source, AddressHash), u64>,
+    /// The last delivery that ran, by source, target and who ran it.
+    orders: HashMap<(Source, AddressHash, ProcessId), u64>,
     sources: u64,
     counts: Counts,
     hash: u64,
@@ -157,6 +159,19 @@ impl Ledger {
     /// What is known of a delivery, for a violation's text.
     pub(super) fn describe(&self, id: DeliveryId) -> String {
         format!("{id:?} {:?}", self.entry(id.0))
+    }
+
+    /// The open deliveries that a process is handling.
+    pub(super) fn handled_by(&self, process: ProcessId) -> Vec<DeliveryId> {
+        let handled = |entry: &Entry| entry.state == State::Open && entry.runner == Some(process);
+        let entries = (0..).zip(&self.entries).filter(|(_, entry)| handled(entry));
+        entries.map(|(id, _)| DeliveryId(id)).collect()
+    }
+
+    /// The sender, if it has not heard yet and still could.
+    pub(super) fn sender_waiting(&self, id: DeliveryId) -> Option<ProcessId> {
+        let entry = self.entry(id.0);
+        (entry.state == State::Open).then_some(entry.sender)
     }
 
     /// The open deliveries of a process end with it.
@@ -227,6 +242,7 @@ impl Source {
                 direction,
                 runs: 0,
                 attempt: 0,
+                runner: None,
             };
             let id = scene.ledger.borrow_mut().enter(entry);
             scene.note(|| format!("{id:?} to {target} from {self:?}"));
@@ -364,20 +380,21 @@ impl Ledger {
         let entry = self.entry_mut(id);
         entry.runs = entry.runs.saturating_add(1);
         entry.attempt = attempt;
+        entry.runner = scene.process.get();
         if entry.runs > 1 {
             return Some("no handler runs twice for one delivery");
         }
         if entry.state == State::Closed(Certainty::Rejected) {
             return Some("a rejected delivery never ran");
         }
-        let key = (entry.source, entry.target);
+        let runner = scene.process.get()?;
+        let key = (entry.source, entry.target, runner);
         let (sender, sent) = (entry.sender, entry.sent);
         let last = self.orders.get(&key).copied();
         if last.is_none_or(|last| last < id) {
             self.orders.insert(key, id);
             return None;
         }
-        let runner = scene.process.get()?;
         let excused = attempt > 1 || scene.broke_since(sender, runner, sent);
         (!excused).then_some("FIFO per source activation and target")
     }

@@ -47,7 +47,6 @@
 
 mod app;
 mod cluster;
-mod control;
 pub mod explore;
 mod faults;
 pub mod ledger;
@@ -66,6 +65,7 @@ pub mod store;
 #[cfg(test)]
 mod toy;
 mod trace;
+mod watches;
 pub mod workload;
 pub mod world;
 

@@ -168,10 +168,13 @@ impl Plan {
         }
         let rolls = steps.iter().any(|step| step.fault == Fault::Roll);
         if !rolls && end > Duration::from_mins(2) {
-            steps.push(Step { at: end / 2, fault: Fault::Roll });
+            steps.push(Step { at: Duration::from_secs(end.as_secs() / 2), fault: Fault::Roll });
         }
-        if !steps.iter().any(|step| matches!(step.fault, Fault::Kill(_))) {
-            draw.kill(end / 3, &mut steps);
+        // A drawn kill may meet a slot that is empty already: two more make sure of one.
+        for part in [3, 5] {
+            let slot = draw.slot();
+            let at = Duration::from_secs(end.as_secs() * part / 7);
+            draw.ended(at, slot, Fault::Kill(slot), &mut steps);
         }
         steps.sort_by_key(|step| step.at);
         Self { options, steps }
@@ -375,7 +378,27 @@ impl Draw {
         let away =
             if self.random.bool() { Duration::from_millis(300) } else { self.between(1, 25) };
         steps.push(Step { at, fault });
-        steps.push(Step { at: at + away, fault: Fault::Start(slot) });
+        let start = at + away;
+        steps.push(Step { at: start, fault: Fault::Start(slot) });
+        self.hinder_newcomer(start, slot, steps);
+    }
+
+    /// A newcomer writes to the store and dials more than anybody: what fails it there finds the most.
+    fn hinder_newcomer(&mut self, start: Duration, slot: Slot, steps: &mut Vec<Step>) {
+        let soon = start + Duration::from_millis(self.random.u64(1..40));
+        let (at, fault) = match self.random.u8(..8) {
+            0 => (soon, Fault::StoreLose(self.random.u16(200..=700), self.between(2, 8))),
+            1 => (soon, Fault::StoreDown(self.between(1, 4))),
+            2 if self.silos > 1 => {
+                let other = Slot(slot.0 % self.silos + 1);
+                (
+                    start.saturating_sub(Duration::from_millis(1)),
+                    Fault::Pause(other, self.between(1, 9)),
+                )
+            }
+            _ => return,
+        };
+        steps.push(Step { at, fault });
     }
 
     fn steps(&mut self, at: Duration, steps: &mut Vec<Step>) {

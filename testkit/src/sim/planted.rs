@@ -3,6 +3,7 @@
 //! The switch itself is in the machines, under their feature `planted`; here a name is brought to
 //! whichever machine has it. Without the feature only "none" is known.
 
+use siloring::pump::ControlNode;
 use siloring_runtime::control::Control;
 use siloring_runtime::shard::ShardConfig;
 
@@ -22,11 +23,17 @@ enum Defect {
     Shard(shard::Planted),
     Directory(directory::Defect),
     Control(control::Defect),
+    /// A lane counts as up once it is connected.
+    UpAtConnect,
+    /// What the control thread sends waits behind the shards' bytes.
+    HeartbeatInDataQueue,
 }
 
 /// Every name, and the defect behind it.
 #[cfg(feature = "planted")]
 const DEFECTS: &[(&str, Defect)] = &[
+    ("up-at-connect", Defect::UpAtConnect),
+    ("heartbeat-in-data-queue", Defect::HeartbeatInDataQueue),
     ("open-calls-survive-their-silo", Defect::Shard(shard::Planted::OpenCallsSurviveTheirSilo)),
     ("refusals-swallowed", Defect::Shard(shard::Planted::RefusalsSwallowed)),
     ("everything-refused", Defect::Shard(shard::Planted::EverythingRefused)),
@@ -93,6 +100,32 @@ impl Planted {
         machine
     }
 
+    /// Plants the control node, if the defect is one of its.
+    #[cfg(feature = "planted")]
+    pub(super) const fn control_node(self, node: &mut ControlNode) {
+        if matches!(self.defect, Some(Defect::UpAtConnect)) {
+            node.plant_up_at_connect();
+        }
+    }
+
+    /// Leaves the control node as it is.
+    #[cfg(not(feature = "planted"))]
+    #[expect(clippy::unused_self, reason = "one call site for all builds")]
+    pub(super) const fn control_node(self, _node: &mut ControlNode) {}
+
+    /// Whether what the control thread sends waits behind the shards' bytes.
+    #[cfg(feature = "planted")]
+    pub(super) const fn queues_heartbeats(self) -> bool {
+        matches!(self.defect, Some(Defect::HeartbeatInDataQueue))
+    }
+
+    /// Whether it does: never, in this build.
+    #[cfg(not(feature = "planted"))]
+    #[expect(clippy::unused_self, reason = "one call site for all builds")]
+    pub(super) const fn queues_heartbeats(self) -> bool {
+        false
+    }
+
     /// Plants the shard, or its directory, if the defect is one of theirs.
     #[cfg(feature = "planted")]
     pub(super) fn shard(self, config: &mut ShardConfig) {
@@ -101,7 +134,8 @@ impl Planted {
             Some(Defect::Directory(defect)) => {
                 config.planted_directory = directory::Planted::with(defect);
             }
-            Some(Defect::Control(_)) | None => {}
+            Some(Defect::Control(_) | Defect::UpAtConnect | Defect::HeartbeatInDataQueue)
+            | None => {}
         }
     }
 

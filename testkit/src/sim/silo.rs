@@ -11,8 +11,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::control::{ControlNode, ControlNodeOutput, DialFault, LinkMode, Route};
-use siloring::pump::{NodeOutput, ShardNode};
+use siloring::pump::{
+    ControlNode, ControlNodeOutput, DialFault, LinkMode, NodeOutput, Route, ShardNode,
+};
 use siloring_core::event::Event;
 use siloring_core::limits::{
     ACTIVATIONS_MAX, DEADLINE_DEFAULT, FRAME_BYTES_MAX, OPEN_DELIVERIES_MAX, READ_CHUNK_BYTES,
@@ -58,6 +59,10 @@ struct Seat {
     /// Ends with bytes that have not been read.
     readable: BTreeSet<EndId>,
     dirty: Vec<ConnId>,
+    /// Ends whose last write was cut short.
+    clogged: BTreeSet<EndId>,
+    /// Once the shard drains: how many activations it may have. They only become fewer (I16).
+    activations_max: Option<usize>,
     runs: u64,
 }
 
@@ -193,7 +198,9 @@ impl Silo {
             random.fill(&mut nonce);
             nonce
         });
-        ControlNode::new(machine, facts, address, LinkMode::Tcp, nonces)
+        let mut node = ControlNode::new(machine, facts, address, LinkMode::Tcp, nonces);
+        self.setup.planted.control_node(&mut node);
+        node
     }
 
     fn run_control(&mut self, context: &mut Context<'_>) -> Moment {
@@ -217,10 +224,18 @@ impl Silo {
             control.tick(now);
             self.follow(&mut control, context);
         }
-        self.flush_control(&mut control, context);
+        // The lane and the links are connections of their own: nothing waits, unless that is planted.
+        if !(self.setup.planted.queues_heartbeats() && self.has_unsent()) {
+            self.flush_control(&mut control, context);
+        }
         let deadline = control.next_deadline();
         self.control = Some(control);
         deadline
+    }
+
+    /// Whether any shard has bytes that the kernel has not taken.
+    fn has_unsent(&self) -> bool {
+        self.seats.iter().any(|seat| !seat.clogged.is_empty())
     }
 
     fn begin(&self, now: Moment, context: &mut Context<'_>) -> ControlNode {
@@ -416,6 +431,10 @@ impl Silo {
     fn named(&mut self, incarnation: Incarnation, context: &mut Context<'_>) {
         context.note(|| format!("{:?} is {incarnation}", context_process(&self.shared)));
         let silo = incarnation.generation;
+        if !context.was_written(silo) {
+            let text = format!("{incarnation} is in no table");
+            context.violate("an incarnation is named by a write that was made", text);
+        }
         self.shared.named(incarnation);
         for index in 0..self.setup.shards {
             let me = Endpoint { silo, shard: ShardIndex(index) };
@@ -477,16 +496,20 @@ impl Silo {
             node.attach(now, conn_of(end), &established);
         }
         while let Some(mail) = self.mailboxes.shards[index].pop() {
+            if matches!(mail, ShardMail::BeginDrain) {
+                seat.activations_max = Some(node.sizes().activations);
+            }
             node.mail(now, mail);
         }
         read_links(&mut node, seat, context);
         for (end, ending) in lost {
             seat.readable.remove(&end);
+            seat.clogged.remove(&end);
             node.closed(now, conn_of(end), reason(ending));
         }
         let more = self.work(&mut node, index, context);
         let sizes = node.sizes();
-        check_sizes(sizes, context);
+        check_sizes(sizes, &mut self.seats[index], context);
         self.shared.measured(index, sizes);
         let deadline = if more { now } else { node.next_deadline() };
         self.seats[index].node = Some(node);
@@ -504,19 +527,19 @@ impl Silo {
         while more && rounds < ROUNDS_MAX {
             more = node.run(now);
             rounds += 1;
-            self.take_outputs(node, context);
+            self.take_outputs(node, index, context);
         }
         let seat = &mut self.seats[index];
         let mut dirty = std::mem::take(&mut seat.dirty);
         node.take_dirty(&mut dirty);
         for conn in dirty.drain(..) {
-            write_link(node, conn, context);
+            write_link(node, &mut seat.clogged, conn, context);
         }
         seat.dirty = dirty;
         more
     }
 
-    fn take_outputs(&mut self, node: &mut ShardNode, context: &mut Context<'_>) {
+    fn take_outputs(&mut self, node: &mut ShardNode, index: usize, context: &mut Context<'_>) {
         while let Some(output) = node.poll_output() {
             match output {
                 NodeOutput::Shard(shard, mail) => {
@@ -524,7 +547,10 @@ impl Silo {
                 }
                 NodeOutput::Control(mail) => self.control_mail.push_back(mail),
                 NodeOutput::Store { ticket, request } => context.submit(ticket, request),
-                NodeOutput::Close(conn) => context.close(end_of(conn)),
+                NodeOutput::Close(conn) => {
+                    self.seats[index].clogged.remove(&end_of(conn));
+                    context.close(end_of(conn));
+                }
                 NodeOutput::Event(event) => context.tell(event),
             }
         }
@@ -542,7 +568,7 @@ fn shard_input(
         Input::Readable { end } => {
             seat.readable.insert(end);
         }
-        Input::Writable { end } => write_link(node, conn_of(end), context),
+        Input::Writable { end } => write_link(node, &mut seat.clogged, conn_of(end), context),
         // After what has arrived before it was read.
         Input::Closed { end, ending } => lost.push((end, ending)),
         Input::Store { ticket, result } => {
@@ -575,16 +601,34 @@ fn read_links(node: &mut ShardNode, seat: &mut Seat, context: &mut Context<'_>) 
     }
 }
 
-fn write_link(node: &mut ShardNode, conn: ConnId, context: &mut Context<'_>) {
+fn write_link(
+    node: &mut ShardNode,
+    clogged: &mut BTreeSet<EndId>,
+    conn: ConnId,
+    context: &mut Context<'_>,
+) {
+    let end = end_of(conn);
     let unsent = node.unsent(conn);
-    if !unsent.is_empty() {
-        let taken = context.write(end_of(conn), unsent);
-        node.sent(conn, taken);
+    if unsent.is_empty() {
+        return;
     }
+    let (taken, wanted) = (context.write(end, unsent), unsent.len());
+    if taken < wanted {
+        clogged.insert(end);
+    } else {
+        clogged.remove(&end);
+    }
+    node.sent(conn, taken);
 }
 
-fn check_sizes(sizes: ShardSizes, context: &mut Context<'_>) {
+fn check_sizes(sizes: ShardSizes, seat: &mut Seat, context: &mut Context<'_>) {
     if sizes.open_deliveries > OPEN_DELIVERIES_MAX || sizes.activations > ACTIVATIONS_MAX {
         context.violate("I13 every table is at most its bound", format!("{sizes:?}"));
     }
+    let Some(most) = &mut seat.activations_max else { return };
+    if sizes.activations > *most {
+        let text = format!("{} activations after {most}", sizes.activations);
+        context.violate("I16 no activation is made after Draining", text);
+    }
+    *most = sizes.activations;
 }

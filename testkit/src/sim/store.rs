@@ -124,6 +124,11 @@ impl StoreModel {
         (self.unavailable_count, self.lost_count)
     }
 
+    /// Whether the table ever had this incarnation.
+    pub(super) fn had(&self, generation: Generation) -> bool {
+        self.statuses.contains_key(&generation)
+    }
+
     /// The membership table as it stands, past every fault.
     pub(super) fn table(&mut self) -> Option<Table> {
         match self.store.execute(&StoreRequest::ReadTable) {

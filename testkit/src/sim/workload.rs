@@ -7,7 +7,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use siloring::grain::GrainType;
@@ -31,6 +34,14 @@ const NESTED_BUDGET: Duration = Duration::from_secs(8);
 const HASTY_BUDGET: Duration = Duration::from_millis(400);
 /// How long that handler takes.
 const SLOW_HANDLER: Duration = Duration::from_secs(1);
+/// Hubs that silos take over from each other.
+const ROAMERS: u16 = 3;
+/// A claim is made by then, whatever happens meanwhile: the longest fault, and what it leaves behind.
+const CLAIM_MAX: Duration = Duration::from_secs(110);
+/// Bytes of a message that keeps a slow link busy for seconds.
+const BALLAST_BYTES: usize = 2 * 1024 * 1024;
+/// One in so many messages to hubs has them.
+const BALLAST_SHARE: u16 = 100;
 /// A probe of a healed cluster is answered by then.
 const PROBE_MAX: Duration = Duration::from_secs(1);
 
@@ -234,12 +245,28 @@ fn is_deadlock(failure: Option<&DeliveryFailure>) -> bool {
     matches!(failure, Some(DeliveryFailure::Failed { kind: FailedKind::Deadlock, .. }))
 }
 
+/// Takes a while in its only turn: something is always being handled.
+#[derive(Grain, Default, Debug)]
+#[grain(type = "sim.lingerer", key = u64, placement = "random", idle_after_s = 30)]
+pub struct Lingerer {}
+
+#[grain_methods]
+impl Lingerer {
+    /// Answers after so many milliseconds.
+    pub async fn linger(&mut self, ctx: &Ctx, id: u64, wait_ms: u64) {
+        ran(DeliveryId(id), ctx.attempt());
+        ctx.sleep(Duration::from_millis(wait_ms)).await;
+    }
+}
+
 /// What the load sends to hubs.
 #[message(type = "sim.ping")]
 #[derive(Debug)]
 pub struct Ping {
     /// Which delivery it is.
     pub id: u64,
+    /// Nothing, or much of it.
+    pub ballast: Vec<u8>,
 }
 
 /// The kind of the load's hubs.
@@ -250,6 +277,10 @@ pub fn hub_address(slot: u16) -> Address {
     address(HUB_KIND, format_args!("s{slot}"))
 }
 
+fn roamer_address(number: u16) -> Address {
+    address(HUB_KIND, format_args!("roamer-{number}"))
+}
+
 async fn tell_hub(
     hub: Result<HubRef, AddressError>,
     source: Source,
@@ -257,7 +288,10 @@ async fn tell_hub(
     budget: Duration,
 ) -> Result<(), CallError> {
     let hub = hub.expect("the load's addresses are plain");
-    judged(source, target, Some(budget), |id| hub.send::<Ping, ()>(&Ping { id: id.0 })).await
+    judged(source, target, Some(budget), |id| {
+        hub.send::<Ping, ()>(&Ping { id: id.0, ballast: Vec::new() })
+    })
+    .await
 }
 
 /// The load, and what it remembers for the end of the run.
@@ -267,6 +301,8 @@ pub struct Workload(Rc<Memory>);
 #[derive(Debug, Default)]
 struct Memory {
     stopped: Cell<bool>,
+    /// How many programs hold each roaming hub.
+    roamers: [Cell<u16>; ROAMERS as usize],
     /// What was added to each set, and whether it must be, or must not be, in it.
     adds: RefCell<BTreeMap<u64, BTreeMap<u64, Presence>>>,
 }
@@ -276,6 +312,27 @@ enum Presence {
     Must,
     MustNot,
     May,
+}
+
+/// A program's hold on a roaming hub; ends with it.
+struct Holding {
+    memory: Rc<Memory>,
+    number: u16,
+}
+
+impl Holding {
+    fn of(memory: &Rc<Memory>, number: u16) -> Self {
+        let count = &memory.roamers[usize::from(number)];
+        count.set(count.get() + 1);
+        Self { memory: Rc::clone(memory), number }
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        let count = &self.memory.roamers[usize::from(self.number)];
+        count.set(count.get() - 1);
+    }
 }
 
 impl Workload {
@@ -294,6 +351,7 @@ impl Workload {
             .host::<RandomCounter>()
             .host::<DurableSet>()
             .host::<Relay>()
+            .host::<Lingerer>()
             .program(move |node| program(node, Rc::clone(&memory)))
     }
 
@@ -318,9 +376,12 @@ impl Workload {
     }
 
     fn probe(&self, cluster: &mut Cluster) -> Result<(), Failure> {
+        let held = (0..ROAMERS).filter(|number| self.0.roamers[usize::from(*number)].get() > 0);
+        let slots = cluster.slots().map(|slot| hub_address(slot.0));
+        let hubs: Vec<Address> = slots.chain(held.map(roamer_address)).collect();
         for slot in cluster.slots() {
-            let slots: Vec<u16> = cluster.slots().map(|slot| slot.0).collect();
-            let failed = cluster.block_on(slot, move |node| probe(node, slots))?;
+            let hubs = hubs.clone();
+            let failed = cluster.block_on(slot, move |node| probe(node, hubs))?;
             for what in failed {
                 cluster.world_mut().violate("a fresh probe works within a second", what);
             }
@@ -359,12 +420,11 @@ impl Workload {
 }
 
 /// Reaches every kind of target once; names those that were not answered in time.
-async fn probe(node: Node, slots: Vec<u16>) -> Vec<String> {
+async fn probe(node: Node, hubs: Vec<Address>) -> Vec<String> {
     let mut failed = Vec::new();
     let source = Source::new();
     let began = node.now();
-    for slot in slots {
-        let hub = hub_address(slot);
+    for hub in hubs {
         let result = tell_hub(node.handle().hub_ref(hub.as_str()), source, &hub, PROBE_MAX).await;
         failed.extend(result.err().map(|error| format!("{hub} from {}: {error}", node.slot())));
     }
@@ -384,6 +444,7 @@ async fn probe(node: Node, slots: Vec<u16>) -> Vec<String> {
 
 async fn program(node: Node, memory: Rc<Memory>) {
     node.spawn(hub(node.clone()));
+    node.spawn(roam(node.clone(), Rc::clone(&memory)));
     let mut random = node.random("load");
     let period = Duration::from_secs(u64::from(node.silo_count())) / node.load_per_second().max(1);
     let source = Source::new();
@@ -397,26 +458,63 @@ async fn program(node: Node, memory: Rc<Memory>) {
     }
 }
 
-/// Opens the slot's hub and answers what comes, until another process has it or this one ends.
+/// Opens the slot's hub and answers what comes. The newcomer of a slot takes it over; one that lost
+/// it opens it again once nobody has it.
 async fn hub(node: Node) {
     let address = hub_address(node.slot().0);
+    let builder = || node.handle().hub(address.as_str()).expect("the load's addresses are plain");
+    let mut opened = builder().take_over().open().await;
     loop {
-        let builder = node.handle().hub(address.as_str()).expect("the load's addresses are plain");
-        match builder.take_over().open().await {
+        match opened {
             Ok(mut hub) => {
                 while let Some(delivery) = hub.next().await {
                     answer(delivery);
-                }
-                match hub.ended() {
-                    Some(HubError::ClaimLost { .. } | HubError::SiloStopping) => return,
-                    Some(_) | None => {}
                 }
             }
             Err(HubError::SiloStopping) => return,
             Err(_) => {}
         }
-        node.sleep(Duration::from_millis(500)).await;
+        node.sleep(Duration::from_millis(300)).await;
+        opened = builder().open().await;
     }
+}
+
+/// Takes one of the roaming hubs over, now and then, and keeps it until another silo does.
+async fn roam(node: Node, memory: Rc<Memory>) {
+    let mut random = node.random("roam");
+    loop {
+        node.sleep(Duration::from_millis(random.u64(5_000..40_000))).await;
+        if memory.stopped.get() || node.load_per_second() == 0 {
+            return;
+        }
+        let number = random.u16(..ROAMERS);
+        let address = roamer_address(number);
+        let builder = node.handle().hub(address.as_str()).expect("the load's addresses are plain");
+        let opened = within(&node, CLAIM_MAX, builder.take_over().open()).await;
+        match opened {
+            Some(Ok(hub)) => node.spawn(keep(hub, Holding::of(&memory, number))),
+            // Another take-over was faster, or the silo leaves.
+            Some(Err(_)) => {}
+            None => violate("a claim is made in the end", format!("{address} by {}", node.slot())),
+        }
+    }
+}
+
+async fn keep(mut hub: Hub, _presence: Holding) {
+    while let Some(delivery) = hub.next().await {
+        answer(delivery);
+    }
+}
+
+/// The future's value, unless it takes longer.
+async fn within<T>(node: &Node, span: Duration, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    let mut pause = pin!(node.sleep(span));
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => pause.as_mut().poll(cx).map(|()| None),
+    })
+    .await
 }
 
 fn answer(delivery: Delivery) {
@@ -433,56 +531,82 @@ fn answer(delivery: Delivery) {
 fn begin(node: &Node, memory: &Rc<Memory>, source: Source, random: &mut fastrand::Rng) {
     let key = random.u64(..KEYS);
     let handle = node.handle().clone();
-    match random.u8(..100) {
-        0..=29 => node.spawn(async move {
+    match random.u16(..1000) {
+        0..=279 => {
             let target = address(LocalCounter::TYPE, key);
-            let call = |id: DeliveryId| handle.grain::<LocalCounter>(key).count(id.0);
-            drop(judged(source, &target, None, call).await);
-        }),
-        30..=44 => node.spawn(async move {
+            let call = move |id: DeliveryId| handle.grain::<LocalCounter>(key).count(id.0);
+            node.spawn(settle(source, target, None, call));
+        }
+        280..=429 => {
             let target = address(HashedCounter::TYPE, key);
-            let call = |id: DeliveryId| handle.grain::<HashedCounter>(key).count(id.0);
-            drop(judged(source, &target, None, call).await);
-        }),
-        45..=54 => node.spawn(async move {
+            let call = move |id: DeliveryId| handle.grain::<HashedCounter>(key).count(id.0);
+            node.spawn(settle(source, target, None, call));
+        }
+        430..=529 => {
             let target = address(RandomCounter::TYPE, key);
-            let call = |id: DeliveryId| handle.grain::<RandomCounter>(key).count(id.0);
-            drop(judged(source, &target, None, call).await);
-        }),
-        55..=64 => node.spawn(add(handle, Rc::clone(memory), source, key % SETS)),
-        65..=74 => {
+            let call = move |id: DeliveryId| handle.grain::<RandomCounter>(key).count(id.0);
+            node.spawn(settle(source, target, None, call));
+        }
+        530..=629 => node.spawn(add(handle, Rc::clone(memory), source, key % SETS)),
+        630..=709 => one_way(&handle, source, key),
+        710..=879 => tell(node, source, random),
+        _ => begin_rare(node, source, random),
+    }
+}
+
+async fn settle<T, E>(
+    source: Source,
+    target: Address,
+    budget: Option<Duration>,
+    make: impl FnOnce(DeliveryId) -> Call<T, E>,
+) {
+    drop(judged(source, &target, budget, make).await);
+}
+
+/// Sends to the hub of a slot, to a roaming one, or to one that nobody has; seldom a lot at once.
+fn tell(node: &Node, source: Source, random: &mut fastrand::Rng) {
+    let hub = match random.u8(..10) {
+        0..=4 => hub_address(random.u16(1..=node.silo_count())),
+        5..=7 => roamer_address(random.u16(..ROAMERS)),
+        _ => address(HUB_KIND, format_args!("nobody-{}", random.u64(..KEYS))),
+    };
+    let ballast = if random.u16(..BALLAST_SHARE) == 0 { BALLAST_BYTES } else { 0 };
+    let to = node.handle().hub_ref(hub.as_str()).expect("the load's addresses are plain");
+    let call =
+        move |id: DeliveryId| to.send::<Ping, ()>(&Ping { id: id.0, ballast: vec![0xba; ballast] });
+    node.spawn(settle(source, hub, None, call));
+}
+
+/// The kinds that take long, call further, or wait for themselves.
+fn begin_rare(node: &Node, source: Source, random: &mut fastrand::Rng) {
+    let key = random.u64(..KEYS);
+    let handle = node.handle().clone();
+    match random.u8(..12) {
+        0..=6 => {
             let slot = random.u16(1..=node.silo_count());
-            node.spawn(async move {
-                let target = address(Relay::TYPE, key);
-                let call = |id: DeliveryId| handle.grain::<Relay>(key).relay(id.0, key, slot);
-                drop(judged(source, &target, None, call).await);
-            });
+            let target = address(Relay::TYPE, key);
+            let call = move |id: DeliveryId| handle.grain::<Relay>(key).relay(id.0, key, slot);
+            node.spawn(settle(source, target, None, call));
         }
-        75..=84 => {
-            let hub = hub_address(random.u16(1..=node.silo_count()));
-            node.spawn(async move {
-                let told = handle.hub_ref(hub.as_str());
-                drop(tell_hub(told, source, &hub, DEADLINE_DEFAULT).await);
-            });
-        }
-        85..=92 => one_way(&handle, source, key),
-        93..=95 => node.spawn(async move {
-            let nobody = address(HUB_KIND, format_args!("nobody-{key}"));
-            let told = handle.hub_ref(nobody.as_str());
-            drop(tell_hub(told, source, &nobody, DEADLINE_DEFAULT).await);
-        }),
-        96..=97 => node.spawn(async move {
+        7 | 8 => {
             let key = 10_000 + key;
             let target = address(Relay::TYPE, key);
-            let call = |id: DeliveryId| handle.grain::<Relay>(key).cycle(id.0, 2);
-            drop(judged(source, &target, None, call).await);
-        }),
-        _ => node.spawn(async move {
+            let call = move |id: DeliveryId| handle.grain::<Relay>(key).cycle(id.0, 2);
+            node.spawn(settle(source, target, None, call));
+        }
+        9 | 10 => {
             let key = 20_000 + key;
             let target = address(Relay::TYPE, key);
-            let call = |id: DeliveryId| handle.grain::<Relay>(key).dawdle(id.0);
-            drop(judged(source, &target, Some(HASTY_BUDGET), call).await);
-        }),
+            let call = move |id: DeliveryId| handle.grain::<Relay>(key).dawdle(id.0);
+            node.spawn(settle(source, target, Some(HASTY_BUDGET), call));
+        }
+        _ => {
+            let key = random.u64(..1_000);
+            let wait_ms = random.u64(1_000..8_000);
+            let target = address(Lingerer::TYPE, key);
+            let call = move |id: DeliveryId| handle.grain::<Lingerer>(key).linger(id.0, wait_ms);
+            node.spawn(settle(source, target, None, call));
+        }
     }
 }
 

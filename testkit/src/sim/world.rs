@@ -14,10 +14,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use siloring_core::Moment;
 use siloring_core::event::Event;
 use siloring_core::ports::store::{Store, StoreRequest, StoreResult};
 use siloring_core::schema::mix;
+use siloring_core::{Generation, Moment};
 
 use super::ledger::Counts;
 use super::network::{DialFailure, EndId, Ending, Network, NetworkSettings};
@@ -237,6 +237,8 @@ pub(super) struct Process {
     stall: Duration,
     /// When it was last resumed, or last stopped being slow.
     undisturbed_since: Moment,
+    started_at: Moment,
+    paused_at: Moment,
     pub(super) ends: Vec<EndId>,
     exit: Option<i32>,
 }
@@ -444,6 +446,11 @@ impl Context<'_> {
         self.core.violate(invariant, detail);
     }
 
+    /// Whether the store's table ever had this incarnation: for checks.
+    pub fn was_written(&self, generation: Generation) -> bool {
+        self.core.store.had(generation)
+    }
+
     /// Enters a delivery, or anything else that the trace hash must see.
     pub fn trace(&mut self, which: u64, what: u64) {
         self.core.trace.enter(self.core.now, Code::Delivery, which, what);
@@ -536,6 +543,8 @@ impl World {
             clock,
             stall: Duration::ZERO,
             undisturbed_since: self.core.now,
+            started_at: self.core.now,
+            paused_at: Moment::NEVER,
             ends: Vec::new(),
             exit: None,
         });
@@ -560,6 +569,17 @@ impl World {
         let state = self.core.process(process);
         let undisturbed = state.life == Life::Running && state.stall.is_zero();
         undisturbed.then_some(state.undisturbed_since)
+    }
+
+    /// When a process was started.
+    pub fn started_at(&self, process: ProcessId) -> Moment {
+        self.core.process(process).started_at
+    }
+
+    /// Since when a process is stopped; `None` if it is not.
+    pub fn paused_since(&self, process: ProcessId) -> Option<Moment> {
+        let state = self.core.process(process);
+        (state.life == Life::Paused).then_some(state.paused_at)
     }
 
     /// The program of a living process.
@@ -658,9 +678,11 @@ impl World {
 
     /// Stops a process (SIGSTOP); its clock goes on.
     pub fn pause(&mut self, process: ProcessId) {
+        let now = self.core.now;
         let state = self.core.process_mut(process);
         if state.life == Life::Running {
             state.life = Life::Paused;
+            state.paused_at = now;
             for part in &mut state.parts {
                 part.wake_at = Moment::NEVER;
             }

@@ -20,9 +20,7 @@ const NEEDED: &[&str] = &[
 /// Every document that a reader is sent to exists.
 pub(super) fn files_are_there(repository: &Repository) -> Vec<Finding> {
     let missing = NEEDED.iter().filter(|path| repository.text(path).is_none());
-    missing
-        .map(|path| Finding::in_file(path, "is missing"))
-        .collect()
+    missing.map(|path| Finding::in_file(path, "is missing")).collect()
 }
 
 /// Relative links in documents name files and folders of the repository.
@@ -44,9 +42,7 @@ pub(super) fn links_lead_somewhere(repository: &Repository) -> Vec<Finding> {
 
 /// Targets of `[text](target)`.
 pub(super) fn links(line: &str) -> impl Iterator<Item = &str> {
-    line.split("](")
-        .skip(1)
-        .filter_map(|rest| rest.split(')').next())
+    line.split("](").skip(1).filter_map(|rest| rest.split(')').next())
 }
 
 fn is_elsewhere(target: &str) -> bool {
@@ -70,9 +66,7 @@ fn resolved(path: &str, target: &str) -> String {
 /// README and manifest name the same minimum version of Rust.
 pub(super) fn msrv_is_one_number(repository: &Repository) -> Vec<Finding> {
     let manifest = repository.text("Cargo.toml").unwrap_or_default();
-    let version = manifest
-        .lines()
-        .find_map(|line| line.strip_prefix("rust-version = \""));
+    let version = manifest.lines().find_map(|line| line.strip_prefix("rust-version = \""));
     let Some(version) = version.map(|rest| rest.trim_end_matches('"')) else {
         return vec![Finding::in_file("Cargo.toml", "names no rust-version")];
     };
@@ -80,33 +74,22 @@ pub(super) fn msrv_is_one_number(repository: &Repository) -> Vec<Finding> {
     let named: BTreeSet<&str> = readme
         .split("Rust ")
         .skip(1)
-        .map(|rest| {
-            rest.split(|c: char| !c.is_ascii_digit() && c != '.')
-                .next()
-                .unwrap_or("")
-        })
+        .map(|rest| rest.split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap_or(""))
         .map(|number| number.trim_end_matches('.'))
         .filter(|number| number.contains('.'))
         .collect();
     if named == BTreeSet::from([version]) {
         return Vec::new();
     }
-    vec![Finding::in_file(
-        "README.md",
-        format!("names Rust {named:?}, the manifest {version}"),
-    )]
+    vec![Finding::in_file("README.md", format!("names Rust {named:?}, the manifest {version}"))]
 }
 
 /// The map in ARCHITECTURE.md names every folder that holds Rust code.
 pub(super) fn map_names_every_folder(repository: &Repository) -> Vec<Finding> {
     let map = repository.text("ARCHITECTURE.md").unwrap_or_default();
-    let folders: BTreeSet<&str> = repository
-        .rust()
-        .filter_map(|(path, _)| Some(path.rsplit_once('/')?.0))
-        .collect();
-    let missing = folders
-        .into_iter()
-        .filter(|folder| !map.contains(&format!("`{folder}/`")));
+    let folders: BTreeSet<&str> =
+        repository.rust().filter_map(|(path, _)| Some(path.rsplit_once('/')?.0)).collect();
+    let missing = folders.into_iter().filter(|folder| !map.contains(&format!("`{folder}/`")));
     missing
         .map(|folder| Finding::in_file("ARCHITECTURE.md", format!("does not name `{folder}/`")))
         .collect()
@@ -128,29 +111,16 @@ mod tests {
     fn a_link_to_nowhere_is_found() {
         let text =
             "[a](../core/) [b](wire.md#table) [c](https://example.org)\n[d](gone.md) [e](#here)";
-        let repository = Repository::of(&[
-            ("docs/start.md", text),
-            ("docs/wire.md", ""),
-            ("core/lib.rs", ""),
-        ]);
+        let repository =
+            Repository::of(&[("docs/start.md", text), ("docs/wire.md", ""), ("core/lib.rs", "")]);
         let found = links_lead_somewhere(&repository);
-        assert_eq!(
-            found,
-            [Finding::at(
-                "docs/start.md",
-                2,
-                "the link to gone.md leads nowhere"
-            )]
-        );
+        assert_eq!(found, [Finding::at("docs/start.md", 2, "the link to gone.md leads nowhere")]);
     }
 
     #[test]
     fn two_minimum_versions_are_found() {
         let check = |readme| {
-            let manifest = (
-                "Cargo.toml",
-                "edition = \"2024\"\nrust-version = \"1.95\"\n",
-            );
+            let manifest = ("Cargo.toml", "edition = \"2024\"\nrust-version = \"1.95\"\n");
             msrv_is_one_number(&Repository::of(&[manifest, ("README.md", readme)])).len()
         };
         assert_eq!(check("Needs Rust 1.95. In Rust we trust."), 0);
@@ -164,12 +134,6 @@ mod tests {
         let repository =
             Repository::of(&[map, ("core/src/lib.rs", ""), ("core/src/ports/a.rs", "")]);
         let found = map_names_every_folder(&repository);
-        assert_eq!(
-            found,
-            [Finding::in_file(
-                "ARCHITECTURE.md",
-                "does not name `core/src/ports/`"
-            )]
-        );
+        assert_eq!(found, [Finding::in_file("ARCHITECTURE.md", "does not name `core/src/ports/`")]);
     }
 }

@@ -29,11 +29,7 @@ pub(super) fn arrows_point_down(repository: &Repository) -> Vec<Finding> {
         };
         for (line, used) in used_packages(manifest) {
             if !below.contains(&used) {
-                findings.push(Finding::at(
-                    &path,
-                    line,
-                    format!("{folder} may not use {used}"),
-                ));
+                findings.push(Finding::at(&path, line, format!("{folder} may not use {used}")));
             }
         }
     }
@@ -43,25 +39,19 @@ pub(super) fn arrows_point_down(repository: &Repository) -> Vec<Finding> {
 /// The workspace's packages among the dependencies of a manifest; tests may use what they like.
 fn used_packages(manifest: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut is_inside = false;
-    manifest
-        .lines()
-        .enumerate()
-        .filter_map(move |(number, line)| {
-            if line.starts_with('[') {
-                is_inside = line == "[dependencies]";
-            }
-            let name = line.split(['.', ' ', '=']).next()?;
-            (is_inside && name.starts_with("siloring")).then_some((number + 1, name))
-        })
+    manifest.lines().enumerate().filter_map(move |(number, line)| {
+        if line.starts_with('[') {
+            is_inside = line == "[dependencies]";
+        }
+        let name = line.split(['.', ' ', '=']).next()?;
+        (is_inside && name.starts_with("siloring")).then_some((number + 1, name))
+    })
 }
 
 /// The engine can be replaced because only the drivers know it.
 pub(super) fn glommio_is_named_in_drivers_only(repository: &Repository) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (path, text) in repository
-        .rust()
-        .filter(|(path, _)| !path.starts_with(ENGINE_FOLDER))
-    {
+    for (path, text) in repository.rust().filter(|(path, _)| !path.starts_with(ENGINE_FOLDER)) {
         for (number, line) in text.lines().enumerate() {
             if !line.trim_start().starts_with("//") && line.contains(ENGINE) {
                 findings.push(Finding::at(
@@ -81,15 +71,11 @@ mod tests {
 
     #[test]
     fn an_arrow_that_points_up_or_aside_is_found() {
-        let mut files: Vec<(String, &str)> = ARROWS
-            .iter()
-            .map(|(folder, _)| (format!("{folder}/Cargo.toml"), ""))
-            .collect();
+        let mut files: Vec<(String, &str)> =
+            ARROWS.iter().map(|(folder, _)| (format!("{folder}/Cargo.toml"), "")).collect();
         let check = |files: &[(String, &str)]| {
-            let files: Vec<(&str, &str)> = files
-                .iter()
-                .map(|(path, text)| (path.as_str(), *text))
-                .collect();
+            let files: Vec<(&str, &str)> =
+                files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
             arrows_point_down(&Repository::of(&files))
         };
         assert_eq!(check(&files), []);

@@ -40,10 +40,7 @@ pub(super) fn versions_are_safe(repository: &Repository) -> Vec<Finding> {
             minimum.filter(|(_, minimum)| numbers(package.version) < *minimum)
         {
             let [major, minor, patch] = minimum;
-            let what = format!(
-                "{name} {} is below {major}.{minor}.{patch}",
-                package.version
-            );
+            let what = format!("{name} {} is below {major}.{minor}.{patch}", package.version);
             findings.push(Finding::at(LOCK, package.line, what));
         }
     }
@@ -52,9 +49,8 @@ pub(super) fn versions_are_safe(repository: &Repository) -> Vec<Finding> {
 
 /// No package has one of these names.
 pub(super) fn names_are_kept_out(repository: &Repository) -> Vec<Finding> {
-    let banned = packages(repository)
-        .into_iter()
-        .filter(|package| KEPT_OUT.contains(&package.name));
+    let banned =
+        packages(repository).into_iter().filter(|package| KEPT_OUT.contains(&package.name));
     banned
         .map(|package| Finding::at(LOCK, package.line, format!("{} is kept out", package.name)))
         .collect()
@@ -71,19 +67,13 @@ fn packages(repository: &Repository) -> Vec<Package<'_>> {
     let pairs = lines.windows(2).enumerate().filter_map(|(index, pair)| {
         let name = pair[0].strip_prefix("name = \"")?.trim_end_matches('"');
         let version = pair[1].strip_prefix("version = \"")?.trim_end_matches('"');
-        Some(Package {
-            line: index + 1,
-            name,
-            version,
-        })
+        Some(Package { line: index + 1, name, version })
     });
     pairs.collect()
 }
 
 fn numbers(version: &str) -> [u64; 3] {
-    let mut numbers = version
-        .split(['.', '-', '+'])
-        .map(|part| part.parse().unwrap_or(0));
+    let mut numbers = version.split(['.', '-', '+']).map(|part| part.parse().unwrap_or(0));
     std::array::from_fn(|_| numbers.next().unwrap_or(0))
 }
 

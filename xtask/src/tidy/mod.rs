@@ -29,19 +29,11 @@ pub(crate) struct Finding {
 
 impl Finding {
     fn in_file(path: &str, what: impl Into<String>) -> Self {
-        Self {
-            path: path.to_owned(),
-            line: 0,
-            what: what.into(),
-        }
+        Self { path: path.to_owned(), line: 0, what: what.into() }
     }
 
     fn at(path: &str, line: usize, what: impl Into<String>) -> Self {
-        Self {
-            path: path.to_owned(),
-            line,
-            what: what.into(),
-        }
+        Self { path: path.to_owned(), line, what: what.into() }
     }
 }
 
@@ -80,11 +72,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
         println!("{finding}");
     }
     println!("{} rules, {} findings", RULES.len(), findings.len());
-    Ok(if findings.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn check(repository: &Repository) -> Vec<Finding> {
@@ -107,11 +95,7 @@ mod tests {
     #[test]
     fn the_repository_is_really_read() {
         let repository = Repository::read(&crate::root().unwrap()).unwrap();
-        assert!(
-            repository.rust().count() > 20,
-            "{}",
-            repository.rust().count()
-        );
+        assert!(repository.rust().count() > 20, "{}", repository.rust().count());
         assert!(repository.text("core/src/limits.rs").is_some());
         assert!(repository.text(".ci/run").is_some());
         assert!(repository.paths().all(|path| !path.starts_with("target/")));

@@ -16,11 +16,7 @@ pub(super) fn promises_name_their_tests(repository: &Repository) -> Vec<Finding>
         } else if line.starts_with("|-") || line.starts_with("| -") {
             is_row = true;
         } else if is_row {
-            let tests = line
-                .trim_end_matches('|')
-                .rsplit('|')
-                .next()
-                .unwrap_or_default();
+            let tests = line.trim_end_matches('|').rsplit('|').next().unwrap_or_default();
             findings.extend(check_row(repository, number + 1, tests));
         }
     }
@@ -28,17 +24,12 @@ pub(super) fn promises_name_their_tests(repository: &Repository) -> Vec<Finding>
 }
 
 fn check_row(repository: &Repository, line: usize, tests: &str) -> Vec<Finding> {
-    let names = tests
-        .split("[`")
-        .skip(1)
-        .filter_map(|rest| rest.split('`').next());
+    let names = tests.split("[`").skip(1).filter_map(|rest| rest.split('`').next());
     let claims: Vec<(&str, &str)> = names.zip(links(tests)).collect();
     if claims.is_empty() {
         return vec![Finding::at(PROMISES, line, "a promise without a test")];
     }
-    let missing = claims
-        .iter()
-        .filter(|(name, file)| !has_test(repository, file, name));
+    let missing = claims.iter().filter(|(name, file)| !has_test(repository, file, name));
     missing
         .map(|(name, file)| Finding::at(PROMISES, line, format!("{file} has no test {name}")))
         .collect()
@@ -46,12 +37,8 @@ fn check_row(repository: &Repository, line: usize, tests: &str) -> Vec<Finding> 
 
 /// Whether `file` defines the function `name` under a test attribute.
 fn has_test(repository: &Repository, file: &str, name: &str) -> bool {
-    let lines: Vec<&str> = repository
-        .text(file)
-        .unwrap_or_default()
-        .lines()
-        .map(str::trim)
-        .collect();
+    let lines: Vec<&str> =
+        repository.text(file).unwrap_or_default().lines().map(str::trim).collect();
     let signature = format!("fn {name}(");
     let defined = lines.iter().position(|line| line.starts_with(&signature));
     let above = defined.map(|at| lines[..at].iter().rev().take_while(|line| is_head(line)));
@@ -71,10 +58,7 @@ mod tests {
         let table = format!("| promise | held by |\n|---|---|\n{row}\n");
         let code = "#[test]\n/// Why.\nfn holds() {}\n\nfn helps() {}\n";
         let repository = Repository::of(&[(PROMISES, &table), ("tests/a.rs", code)]);
-        promises_name_their_tests(&repository)
-            .into_iter()
-            .map(|finding| finding.what)
-            .collect()
+        promises_name_their_tests(&repository).into_iter().map(|finding| finding.what).collect()
     }
 
     #[test]
@@ -86,16 +70,7 @@ mod tests {
     #[test]
     fn a_test_that_is_not_there_is_found() {
         let row = "| a | [`holds`](tests/a.rs), [`held`](tests/a.rs), [`holds`](tests/b.rs) |";
-        assert_eq!(
-            check(row),
-            [
-                "tests/a.rs has no test held",
-                "tests/b.rs has no test holds"
-            ]
-        );
-        assert_eq!(
-            check("| a | [`helps`](tests/a.rs) |"),
-            ["tests/a.rs has no test helps"]
-        );
+        assert_eq!(check(row), ["tests/a.rs has no test held", "tests/b.rs has no test holds"]);
+        assert_eq!(check("| a | [`helps`](tests/a.rs) |"), ["tests/a.rs has no test helps"]);
     }
 }

@@ -48,12 +48,8 @@ impl Repository {
     /// A repository of these files, for the tests of rules.
     #[cfg(test)]
     pub(crate) fn of(files: &[(&str, &str)]) -> Self {
-        let owned = files
-            .iter()
-            .map(|(path, text)| ((*path).to_owned(), (*text).to_owned()));
-        Self {
-            files: owned.collect(),
-        }
+        let owned = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned()));
+        Self { files: owned.collect() }
     }
 
     /// Every path.
@@ -63,10 +59,7 @@ impl Repository {
 
     /// Every file whose name ends so.
     pub(crate) fn ending(&self, end: &'static str) -> impl Iterator<Item = (&str, &str)> {
-        let files = self
-            .files
-            .iter()
-            .filter(move |(path, _)| path.ends_with(end));
+        let files = self.files.iter().filter(move |(path, _)| path.ends_with(end));
         files.map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
@@ -89,8 +82,7 @@ impl Repository {
 
 /// Whether `path` lies in `folder`.
 pub(crate) fn is_under(path: &str, folder: &str) -> bool {
-    path.strip_prefix(folder)
-        .is_some_and(|rest| folder.is_empty() || rest.starts_with('/'))
+    path.strip_prefix(folder).is_some_and(|rest| folder.is_empty() || rest.starts_with('/'))
 }
 
 #[cfg(test)]

@@ -41,9 +41,7 @@ pub(super) fn modules_say_what_they_are(repository: &Repository) -> Vec<Finding>
     let silent = repository.rust().filter(|(path, text)| {
         !text.starts_with("//! ") && !HEADLESS.iter().any(|folder| path.starts_with(folder))
     });
-    silent
-        .map(|(path, _)| Finding::in_file(path, "does not begin with `//!`"))
-        .collect()
+    silent.map(|(path, _)| Finding::in_file(path, "does not begin with `//!`")).collect()
 }
 
 /// Nothing is left to be done later.
@@ -83,13 +81,7 @@ mod tests {
             ("macros/tests/fail/d.rs", ""),
         ];
         let found = modules_say_what_they_are(&Repository::of(&files));
-        assert_eq!(
-            found
-                .iter()
-                .map(|finding| &finding.path)
-                .collect::<Vec<_>>(),
-            ["b.rs", "c.rs"]
-        );
+        assert_eq!(found.iter().map(|finding| &finding.path).collect::<Vec<_>>(), ["b.rs", "c.rs"]);
     }
 
     #[test]

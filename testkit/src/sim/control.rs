@@ -1,1 +1,0 @@
-../../../src/pump/control.rs

@@ -1,0 +1,60 @@
+//! The examples do what they say: each is run as a person would run it.
+
+use std::process::{Command, Output};
+
+use siloring_testkit::process::artifact;
+
+fn run(name: &str, arguments: &[&str]) -> Output {
+    let program = artifact(name).expect("examples are built with the tests");
+    let output = Command::new(program).args(arguments).output().expect("an example starts");
+    let (out, error) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{name} ended with {}\n{out}\n{error}", output.status);
+    output
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn hello_grain_calls_a_grain_twice() {
+    let said = text(&run("hello_grain", &[]).stdout);
+    assert!(said.contains("first: Ok(1)") && said.contains("second: Ok(2)"), "{said}");
+}
+
+#[test]
+fn two_silos_lose_nothing_when_one_leaves() {
+    let said = text(&run("two_silos", &[]).stdout);
+    assert!(said.contains("nothing was lost"), "{said}");
+}
+
+#[test]
+fn a_tokio_server_calls_grains_and_opens_hubs() {
+    run("embed_in_tokio", &[]);
+}
+
+#[test]
+fn the_chat_ends_without_silence_through_a_roll_and_a_kill() {
+    let output = run("pod_hub_chat", &["--rolls", "1", "--kills", "1", "--json"]);
+    let table: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    assert_eq!(table["silent"], 0, "{table}");
+    assert_eq!(table["doubled"], 0, "{table}");
+    let count = |name: &str| table[name].as_u64().expect("a count");
+    assert!(count("sent") > 100 && count("handled") > 100, "{table}");
+    assert_eq!((count("rolls"), count("kills")), (1, 1), "{table}");
+}
+
+/// The seed of silence: the same chat on the server that a deployment would use.
+#[test]
+fn the_chat_ends_without_silence_on_postgres() {
+    if siloring_testkit::postgres::find_server().is_none() {
+        return siloring_testkit::process::skip(
+            "the_chat_ends_without_silence_on_postgres",
+            "no PostgreSQL server is installed",
+        );
+    }
+    let options = ["--store", "postgres", "--rolls", "1", "--kills", "1", "--json"];
+    let output = run("pod_hub_chat", &options);
+    let table: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    assert_eq!((&table["silent"], &table["doubled"]), (&0.into(), &0.into()), "{table}");
+}

@@ -1,0 +1,68 @@
+//! Proof that the checks can fail: each planted defect is found by the smoke's own seeds.
+
+use siloring_testkit::sim::explore::run;
+use siloring_testkit::sim::{Options, Plan};
+
+/// Seeds tried for each defect.
+const SEEDS: u64 = 200;
+
+/// Runs seeds under a defect until one fails, and says what it broke.
+fn found(defect: &str) {
+    for seed in 0..SEEDS {
+        let mut options = Options::new(seed);
+        options.defect = Some(defect.to_owned());
+        if let Err(failure) = run(&Plan::from_seed(options)) {
+            println!("{defect}: seed {seed}: {}", failure.violations[0]);
+            return;
+        }
+    }
+    panic!("{defect} was not found by {SEEDS} seeds");
+}
+
+/// 1. The ledger's sweep is skipped when a silo is gone.
+#[test]
+fn open_calls_that_survive_their_silo_are_found() {
+    found("open-calls-survive-their-silo");
+}
+
+/// 6. A place that refused stays in the cache.
+#[test]
+fn a_cache_kept_on_refusal_is_found() {
+    found("cache-kept-on-refusal");
+}
+
+/// 9. A write of unknown outcome is taken for made.
+#[test]
+fn an_unknown_commit_taken_for_made_is_found() {
+    found("unknown-commit-assumed");
+}
+
+/// 11. A claim gives up after six attempts.
+#[test]
+fn a_claim_that_gives_up_is_found() {
+    found("claim-gives-up");
+}
+
+/// 12. The drain is noticed after the activation was made.
+#[test]
+fn a_drain_noticed_too_late_is_found() {
+    found("drain-after-activation");
+}
+
+/// A refusal that is swallowed.
+#[test]
+fn a_swallowed_refusal_is_found() {
+    found("refusals-swallowed");
+}
+
+/// 7. A lane counts as up at the connect.
+#[test]
+fn a_lane_that_is_up_at_the_connect_is_found() {
+    found("up-at-connect");
+}
+
+/// 8. The heartbeat waits in the data's queue.
+#[test]
+fn a_heartbeat_behind_the_data_is_found() {
+    found("heartbeat-in-data-queue");
+}
