@@ -2,8 +2,8 @@
 //!
 //! It listens for lines of text on a TCP port of the loopback interface. Each connection names its
 //! user first; from then on its lines go to the user's inbox grain, which passes them to the hub
-//! `portal/<user>` of whoever is addressed: `grace: are you there?`. The example plays both users itself
-//! and ends.
+//! `portal/<user>` of whoever is addressed: `grace: are you there?`. The example plays both users
+//! itself and ends.
 #![expect(clippy::print_stdout, reason = "it talks to a person")]
 
 use std::net::{Ipv4Addr, SocketAddr};

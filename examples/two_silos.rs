@@ -1,7 +1,7 @@
 //! Two silos of one cluster: calls across, then one of them leaves in order.
 //!
-//! In production each silo is a process; here both live in one, so that a single command shows both.
-//! They share a SQLite file in a temporary folder: that is all a cluster on one host needs.
+//! In production each silo is a process; here both live in one, so that a single command shows
+//! both. They share a SQLite file in a temporary folder: that is all a cluster on one host needs.
 #![expect(clippy::print_stdout, reason = "it talks to a person")]
 
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! What a silo is configured with, and where that comes from: the builder, or a TOML file.
 //!
-//! Values are text and numbers here, as a user gives them; [`crate::silo`] checks them when the silo
-//! starts. A key that nobody knows is an error that names it, since a misspelt key is a setting that
-//! silently does not hold.
+//! Values are text and numbers here, as a user gives them; [`crate::silo`] checks them when the
+//! silo starts. A key that nobody knows is an error that names it, since a misspelt key is a
+//! setting that silently does not hold.
 
 use core::time::Duration;
 

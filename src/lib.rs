@@ -31,8 +31,9 @@ pub use siloring_runtime::reference::{GrainRef, HubRef};
 /// What most programs need.
 pub mod prelude {
     pub use crate::{
-        Address, Archived, Call, CallError, Ctx, Delivery, DeliveryFailure, Grain, GrainRef, Handle, Hub,
-        HubError, HubRef, LinkMode, RejectedKind, Silo, StartError, grain_methods, message,
+        Address, Archived, Call, CallError, Ctx, Delivery, DeliveryFailure, Grain, GrainRef,
+        Handle, Hub, HubError, HubRef, LinkMode, RejectedKind, Silo, StartError, grain_methods,
+        message,
     };
 }
 

@@ -1,8 +1,9 @@
 //! A silo: built, started, drained.
 //!
-//! [`SiloBuilder::start`] returns when the silo is Active, or says what is wrong and what to do about
-//! it before anything has been left behind. The order: settings, this machine, the port, the store,
-//! the shards' executors, the control thread, joining. A [`Silo`] owns its threads; dropping it drains.
+//! [`SiloBuilder::start`] returns when the silo is Active, or says what is wrong and what to do
+//! about it before anything has been left behind. The order: settings, this machine, the port, the
+//! store, the shards' executors, the control thread, joining. A [`Silo`] owns its threads; dropping
+//! it drains.
 //!
 //! Deliberately absent: what runs on the threads ([`crate::driver`]).
 
@@ -105,9 +106,9 @@ impl SiloBuilder {
         self
     }
 
-    /// Pins shard `i` to the `i`-th of these processors. Default: shards are pinned when they are as
-    /// many as the processors this process may use, so that there is nothing to choose; a silo that
-    /// has a part of a machine is told which part here, or by its affinity mask.
+    /// Pins shard `i` to the `i`-th of these processors. Default: shards are pinned when they are
+    /// as many as the processors this process may use, so that there is nothing to choose; a silo
+    /// that has a part of a machine is told which part here, or by its affinity mask.
     pub fn cpus(mut self, cpus: impl Into<Vec<usize>>) -> Self {
         self.settings.cpus = Some(cpus.into());
         self
@@ -214,6 +215,7 @@ impl SiloBuilder {
     }
 
     #[cfg(not(feature = "config-file"))]
+    #[expect(clippy::unnecessary_wraps, reason = "the form with the feature reads files")]
     fn read_files(&mut self) -> Result<(), StartError> {
         assert!(self.files.is_empty(), "files are added by the feature only");
         Ok(())

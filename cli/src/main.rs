@@ -1,8 +1,8 @@
 //! `siloring`: the operator's binary.
 //!
-//! One file per command. Each answers on standard output, for people or with `--json` as one object;
-//! errors go to standard error, end with the remedy, and with `--json` are one object too. Exit codes:
-//! 0 done, 1 not done, 2 the command line is wrong.
+//! One file per command. Each answers on standard output, for people or with `--json` as one
+//! object; errors go to standard error, end with the remedy, and with `--json` are one object too.
+//! Exit codes: 0 done, 1 not done, 2 the command line is wrong.
 
 mod migrate;
 
@@ -37,11 +37,7 @@ enum Format {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let format = if arguments.json {
-        Format::Json
-    } else {
-        Format::People
-    };
+    let format = if arguments.json { Format::Json } else { Format::People };
     let answer = match &arguments.command {
         Command::Migrate(arguments) => migrate::run(arguments, format),
     };

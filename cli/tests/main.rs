@@ -7,11 +7,7 @@ use std::process::{Command, Output};
 
 fn siloring(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_siloring"));
-    command
-        .env_remove("SILORING_STORE")
-        .args(arguments)
-        .output()
-        .unwrap()
+    command.env_remove("SILORING_STORE").args(arguments).output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -58,14 +54,9 @@ fn what_is_missing_is_completed() {
     let url = url_in(folder.path());
     siloring(&["migrate", &url]);
     let database = rusqlite::Connection::open(folder.path().join("silo.db")).unwrap();
-    database
-        .execute_batch("DROP TABLE siloring_setting")
-        .unwrap();
+    database.execute_batch("DROP TABLE siloring_setting").unwrap();
     let out = text(&siloring(&["migrate", &url]).stdout);
-    assert!(
-        out.contains("completed") && out.contains("already complete"),
-        "{out}"
-    );
+    assert!(out.contains("completed") && out.contains("already complete"), "{out}");
 }
 
 #[test]
@@ -74,23 +65,14 @@ fn a_failure_exits_with_one_and_says_what_to_do_on_standard_error() {
     let url = url_in(folder.path());
     siloring(&["migrate", &url]);
     let database = rusqlite::Connection::open(folder.path().join("silo.db")).unwrap();
-    database
-        .execute_batch("UPDATE siloring_phase SET checksum = 'x'")
-        .unwrap();
+    database.execute_batch("UPDATE siloring_phase SET checksum = 'x'").unwrap();
     let out = siloring(&["migrate", &url]);
     let error = text(&out.stderr);
-    assert_eq!(
-        (out.status.code(), out.stdout.len()),
-        (Some(1), 0),
-        "{error}"
-    );
+    assert_eq!((out.status.code(), out.stdout.len()), (Some(1), 0), "{error}");
     assert!(error.starts_with("error: phase membership") && error.contains("run a version"));
     let out = siloring(&["migrate", &url, "--json"]);
     let error: serde_json::Value = serde_json::from_slice(&out.stderr).unwrap();
-    assert!(
-        error["error"].as_str().unwrap().contains("another version"),
-        "{error}"
-    );
+    assert!(error["error"].as_str().unwrap().contains("another version"), "{error}");
 }
 
 #[test]
@@ -98,34 +80,17 @@ fn a_wrong_url_names_the_remedy_and_never_a_password() {
     let out = siloring(&["migrate", "mysql://ada:s3cret@h/d"]);
     let error = text(&out.stderr);
     assert_eq!(out.status.code(), Some(1));
-    assert!(
-        error.contains("use memory:, sqlite:PATH or postgres://"),
-        "{error}"
-    );
+    assert!(error.contains("use memory:, sqlite:PATH or postgres://"), "{error}");
     assert!(!error.contains("s3cret"), "{error}");
-    let out = siloring(&[
-        "migrate",
-        "postgres://ada:s3cret@localhost/d?host=/nonexistent",
-    ]);
+    let out = siloring(&["migrate", "postgres://ada:s3cret@localhost/d?host=/nonexistent"]);
     let error = text(&out.stderr);
-    assert!(
-        error.contains("cannot be reached") && !error.contains("s3cret"),
-        "{error}"
-    );
+    assert!(error.contains("cannot be reached") && !error.contains("s3cret"), "{error}");
 }
 
 #[test]
 fn a_wrong_command_line_exits_with_two_and_help_shows_examples() {
     assert_eq!(siloring(&["migrate"]).status.code(), Some(2));
-    assert_eq!(
-        siloring(&["migrate", "memory:", "--cluster", "a b"])
-            .status
-            .code(),
-        Some(2)
-    );
+    assert_eq!(siloring(&["migrate", "memory:", "--cluster", "a b"]).status.code(), Some(2));
     let help = text(&siloring(&["migrate", "--help"]).stdout);
-    assert!(
-        help.contains("siloring migrate postgres://") && help.contains("Exit codes"),
-        "{help}"
-    );
+    assert!(help.contains("siloring migrate postgres://") && help.contains("Exit codes"), "{help}");
 }

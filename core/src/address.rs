@@ -1,7 +1,7 @@
 //! Addresses: `kind/id`, optionally hosted as `host~inner`.
 //!
-//! The parser is total: every string is an [`Address`] or a typed [`AddressError`]. An address is its
-//! canonical text plus the 128-bit hash that stands for it in frame headers.
+//! The parser is total: every string is an [`Address`] or a typed [`AddressError`]. An address is
+//! its canonical text plus the 128-bit hash that stands for it in frame headers.
 
 use core::fmt;
 use core::str::FromStr;

@@ -1,8 +1,8 @@
 //! Bodies: aligned, pooled bytes that rkyv archives are read from in place.
 //!
 //! A [`Body`] owns its bytes and moves between threads. Dropped bodies of up to
-//! [`POOLED_BYTES_MAX`] go to a bounded free list of their thread, so that a steady flow of messages
-//! allocates nothing.
+//! [`POOLED_BYTES_MAX`] go to a bounded free list of their thread, so that a steady flow of
+//! messages allocates nothing.
 
 use core::cell::RefCell;
 use core::fmt;
@@ -12,7 +12,8 @@ use rkyv::rancor;
 use rkyv::ser::allocator::ArenaHandle;
 use rkyv::util::{AlignedVec, with_arena};
 
-/// Bodies with a larger capacity are freed, not pooled: a burst of large ones must not stay resident.
+/// Bodies with a larger capacity are freed, not pooled: a burst of large ones must not stay
+/// resident.
 pub const POOLED_BYTES_MAX: usize = 4 * 1024;
 /// Bodies that one thread keeps.
 const POOL_MAX: usize = 4 * 1024;
@@ -25,8 +26,8 @@ fn pooled() -> AlignedVec {
     POOL.with(|pool| pool.borrow_mut().pop()).unwrap_or_default()
 }
 
-/// What rkyv needs to write a value into a [`Body`]. Implemented for every such type; shared pointers
-/// are none, as writing them needs a table that is built anew for every body.
+/// What rkyv needs to write a value into a [`Body`]. Implemented for every such type; shared
+/// pointers are none, as writing them needs a table that is built anew for every body.
 pub trait Encode:
     for<'a> rkyv::Serialize<LowSerializer<AlignedVec, ArenaHandle<'a>, rancor::Error>>
 {
@@ -37,7 +38,8 @@ impl<T> Encode for T where
 {
 }
 
-/// What rkyv needs to read a value's archived form in place, checked. Implemented for every such type.
+/// What rkyv needs to read a value's archived form in place, checked. Implemented for every such
+/// type.
 pub trait Decode: rkyv::Archive<Archived: Checked> {}
 
 impl<T> Decode for T where T: rkyv::Archive<Archived: Checked> {}
@@ -88,8 +90,8 @@ impl Body {
     /// The archive of `value`.
     ///
     /// # Panics
-    /// If rkyv cannot archive the value, which for the types allowed on the wire (no shared pointers,
-    /// no custom serializers that fail) cannot happen.
+    /// If rkyv cannot archive the value, which for the types allowed on the wire (no shared
+    /// pointers, no custom serializers that fail) cannot happen.
     pub fn encode<T: Encode>(value: &T) -> Self {
         let archived = with_arena(|arena| {
             low::to_bytes_in_with_alloc::<_, _, rancor::Error>(value, pooled(), arena.acquire())

@@ -1,7 +1,8 @@
 //! Hashes: the stable ones that are part of the wire format, and maps with a fixed seed.
 //!
 //! `XXH3` with seed 0 names addresses, methods, types and ring points on the wire; it must never
-//! change. The maps use `FxHash`: fast, seedless, so that a replayed run iterates in the same order.
+//! change. The maps use `FxHash`: fast, seedless, so that a replayed run iterates in the same
+//! order.
 
 /// A map whose iteration order depends on its history only.
 #[expect(clippy::disallowed_types, reason = "the one alias with a fixed hasher")]

@@ -256,7 +256,8 @@ impl fmt::Debug for Endpoint {
 
 /// Which activation of a grain: the view it was registered in, then a counter of its shard.
 ///
-/// Orders activations of one grain; a store accepts a write only with the number it was loaded with.
+/// Orders activations of one grain; a store accepts a write only with the number it was loaded
+/// with.
 #[derive(
     Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug,
 )]

@@ -1,7 +1,8 @@
 //! The words, the wire layout, the limits, the events and the ports of Siloring.
 //!
-//! Everything above this crate speaks these types; this crate speaks to nothing. Deliberately absent:
-//! I/O, clocks, threads, entropy, async. Time is a [`time::Moment`] handed in; the world is a port.
+//! Everything above this crate speaks these types; this crate speaks to nothing. Deliberately
+//! absent: I/O, clocks, threads, entropy, async. Time is a [`time::Moment`] handed in; the world is
+//! a port.
 
 pub mod address;
 pub mod body;

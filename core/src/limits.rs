@@ -30,7 +30,8 @@ pub const BODY_BYTES_MAX: usize = FRAME_BYTES_MAX - HEADER_BYTES - FRAME_ALIGN;
 pub const HANDSHAKE_FRAME_BYTES_MAX: usize = 64 * 1024;
 /// Bytes queued on one link before new requests on it are `Overloaded`.
 pub const LINK_BACKLOG_BYTES_MAX: usize = 2 * FRAME_BYTES_MAX;
-/// Bytes of one link's backlog kept free for replies and failures, which are never refused for load.
+/// Bytes of one link's backlog kept free for replies and failures, which are never refused for
+/// load.
 pub const LINK_REPLY_RESERVE_BYTES: usize = 2 * FRAME_BYTES_MAX;
 /// Bytes read from one link in one go: large enough to amortise the system call over many frames.
 pub const READ_CHUNK_BYTES: usize = 256 * 1024;
@@ -77,7 +78,8 @@ pub const LISTEN_BACKLOG: i32 = 1024;
 pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(30);
 /// Longest deadline that a request may name.
 pub const DEADLINE_MAX: Duration = Duration::from_hours(24);
-/// The ledger looks at deadlines this often: an outcome comes at the latest one tick after its deadline.
+/// The ledger looks at deadlines this often: an outcome comes at the latest one tick after its
+/// deadline.
 pub const LEDGER_TICK: Duration = Duration::from_millis(10);
 /// Open deliveries of one shard: beyond it a new one is `Overloaded`.
 pub const OPEN_DELIVERIES_MAX: usize = 256 * 1024;
@@ -185,8 +187,8 @@ pub const SILOS_MAX: usize = 1024;
 pub const SUSPECT_READ_PERIOD: Duration = Duration::from_secs(1);
 /// Least time between two reads that gossip asks for: a flood of hints costs the store no more.
 pub const TABLE_READ_SPACING: Duration = Duration::from_millis(50);
-/// A silo that hears less than half of those it probes may itself be the one that is cut off: it waits
-/// this many times as long before it votes, so that the side with more silos votes first.
+/// A silo that hears less than half of those it probes may itself be the one that is cut off: it
+/// waits this many times as long before it votes, so that the side with more silos votes first.
 pub const ISOLATED_FACTOR: u32 = 2;
 /// Heartbeat periods without a beat after which a silo's vote is neither needed nor counted.
 pub const ELIGIBLE_HEARTBEATS: u32 = 3;
@@ -200,7 +202,8 @@ pub const INQUIRIES_MAX: usize = 64;
 pub const CONFLICT_BACKOFF_MAX: Duration = Duration::from_millis(64);
 /// Between two looks of a joiner at the table while it waits for others.
 pub const JOIN_READ_PERIOD: Duration = Duration::from_millis(500);
-/// A silo that died more than [`JOIN_LOOP_DEATHS_MAX`] times in this many versions is in a crash loop…
+/// A silo that died more than [`JOIN_LOOP_DEATHS_MAX`] times in this many versions is in a crash
+/// loop…
 pub const JOIN_LOOP_VERSIONS: u64 = 24;
 /// …and waits before it joins again, so that it does not churn the view of all others.
 pub const JOIN_LOOP_DEATHS_MAX: u32 = 3;
@@ -219,7 +222,8 @@ pub const HANDOVER_PIECE_BYTES_MAX: usize = 1024 * 1024;
 pub const RECOVERY_RELAY_AFTER: Duration = Duration::from_secs(2);
 /// A recovery answer not in by then brings a vote against the silent silo.
 pub const RECOVERY_ACCUSE_AFTER: Duration = Duration::from_secs(10);
-/// A directory request without an answer is sent again after this long: the control lane may have broken.
+/// A directory request without an answer is sent again after this long: the control lane may have
+/// broken.
 pub const DIRECTORY_RESEND_AFTER: Duration = Duration::from_millis(500);
 /// Directory messages that wait for the control lane to one silo.
 pub const DIRECTORY_WAITING_MAX: usize = 4 * 1024;

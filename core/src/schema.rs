@@ -34,7 +34,8 @@ impl Schema {
     /// No body at all, or one that only the protocol itself reads.
     pub const NONE: Self = Self { type_id: 0, version: 0, fingerprint: 0 };
 
-    /// The schema of the type called `name`, version `version`, laid out as [`Layout::LAYOUT`] says.
+    /// The schema of the type called `name`, version `version`, laid out as [`Layout::LAYOUT`]
+    /// says.
     #[expect(clippy::cast_possible_truncation, reason = "the hash is folded")]
     pub const fn of(name: &str, version: u16, layout: u64) -> Self {
         let folded = layout ^ (layout >> 32);
@@ -71,8 +72,8 @@ impl fmt::Debug for Schema {
 ///
 /// Implemented for fixed-size numbers, `bool`, `char`, `String`, `Box`, `Vec`, `Option`, `Result`,
 /// arrays and small tuples of such, and by `#[message]` for structs and enums of such. Deliberately
-/// not for `usize`, maps, sets and shared pointers: their archives depend on the machine, on a random
-/// order, or have had memory-safety faults in their checks.
+/// not for `usize`, maps, sets and shared pointers: their archives depend on the machine, on a
+/// random order, or have had memory-safety faults in their checks.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot travel",
     label = "has no stable layout",

@@ -31,7 +31,8 @@ pub enum SiloStatus {
     Dead,
 }
 
-/// A vote that a silo is dead, with its author's heartbeat counter: fresh by that counter, not by time.
+/// A vote that a silo is dead, with its author's heartbeat counter: fresh by that counter, not by
+/// time.
 #[derive(
     rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, Clone, Copy, PartialEq, Eq, Hash, Debug,
 )]
@@ -114,7 +115,8 @@ impl View {
         self.silo(generation).map(|row| row.status)
     }
 
-    /// Whether the incarnation is gone in this view: Dead, or older than the view and no longer listed.
+    /// Whether the incarnation is gone in this view: Dead, or older than the view and no longer
+    /// listed.
     pub fn is_gone(&self, generation: Generation) -> bool {
         match self.status(generation) {
             Some(status) => status == SiloStatus::Dead,

@@ -1,8 +1,8 @@
 //! The frame header, laid by hand, and the extension block behind the body.
 //!
 //! Byte table: `docs/wire.md`; the golden test below reads the same numbers. A frame is a 64-byte
-//! header, the body, zero padding to a multiple of 16, then (if flagged) an extension block whose last
-//! four bytes are its own length. Nothing here allocates.
+//! header, the body, zero padding to a multiple of 16, then (if flagged) an extension block whose
+//! last four bytes are its own length. Nothing here allocates.
 
 use crate::address::AddressHash;
 use crate::ids::{CorrelationId, MethodId};
@@ -281,7 +281,8 @@ pub enum Tag {
     Header = 4,
     /// One ancestor in the call chain: a 128-bit address hash.
     Ancestor = 5,
-    /// The correct place of the target: silo `u64`, shard `u16`, activation view `u64`, counter `u64`.
+    /// The correct place of the target: silo `u64`, shard `u16`, activation view `u64`, counter
+    /// `u64`.
     Place = 6,
     /// The view in which a failure was decided: `u64`.
     View = 7,
@@ -341,7 +342,8 @@ impl<'a> ExtensionWriter<'a> {
     }
 }
 
-/// Reads the entries of an extension block. Unknown tags are skipped, as a newer peer may send them.
+/// Reads the entries of an extension block. Unknown tags are skipped, as a newer peer may send
+/// them.
 #[derive(Debug, Clone)]
 pub struct Extensions<'a>(&'a [u8]);
 
@@ -445,7 +447,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_the_reader_panic(mut bytes in prop::collection::vec(any::<u8>(), 64..256)) {
+        fn no_bytes_panic_the_reader(mut bytes in prop::collection::vec(any::<u8>(), 64..256)) {
             bytes.truncate(bytes.len() / 16 * 16);
             let length = u32::try_from(bytes.len()).unwrap();
             bytes[0..4].copy_from_slice(&length.to_le_bytes());

@@ -12,23 +12,23 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::clock::{micros, now_us};
-use crate::crew::{Crew, News, PodId};
-use crate::deeds::Deeds;
-use crate::options::Options;
-use crate::postgres::PrivatePostgres;
-use crate::protocol::{Command, Join, Report};
-use crate::score::Score;
-use crate::script::{Cast, Event, Script};
-use crate::stage::Stage;
-use crate::{conversation, journal, table, trace};
+use super::clock::{micros, now_us};
+use super::crew::{Crew, News, PodId};
+use super::deeds::Deeds;
+use super::options::Options;
+use super::postgres::PrivatePostgres;
+use super::protocol::{Command, Join, Report};
+use super::score::Score;
+use super::script::{Cast, Event, Script};
+use super::stage::Stage;
+use super::{conversation, journal, table, trace};
 
 /// A start, a move or a drain that takes longer is an error: joining alone may take a minute.
 pub(crate) const STEP_TIME_MAX: Duration = Duration::from_secs(90);
 /// Longest wait for news before the loop looks at its other duties.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// While trouble lasts and what was meant for it has been said, the talk goes on at this pace: there
-/// is always somebody to notice.
+/// While trouble lasts and what was meant for it has been said, the talk goes on at this pace:
+/// there is always somebody to notice.
 const TRICKLE: Duration = Duration::from_millis(50);
 /// Reports read before the loop looks at its other duties.
 const NEWS_PER_LOOP_MAX: usize = 1024;

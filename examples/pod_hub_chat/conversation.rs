@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 
-use crate::script::{Cast, Event, Script};
+use super::script::{Cast, Event, Script};
 
 /// A line is `mm:ss room name: text`.
 const TEXT: &str = include_str!("conversation.txt");

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use crate::protocol::{Command, Report, read_lines, write_line};
+use super::protocol::{Command, Report, read_lines, write_line};
 
 /// Lines of a pod's log that an error shows.
 const LOG_LINES_SHOWN: usize = 20;

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 
 use anyhow::bail;
 
-use crate::clock::{micros, now_us};
-use crate::conductor::{Conductor, STEP_TIME_MAX};
-use crate::crew::PodId;
-use crate::options::Options;
-use crate::protocol::{Command, Join};
-use crate::score::{Kind, Trouble};
+use super::clock::{micros, now_us};
+use super::conductor::{Conductor, STEP_TIME_MAX};
+use super::crew::PodId;
+use super::options::Options;
+use super::protocol::{Command, Join};
+use super::score::{Kind, Trouble};
 
 /// The step under way.
 #[derive(Debug, Clone, Copy)]

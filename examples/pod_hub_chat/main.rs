@@ -1,18 +1,18 @@
 //! A chat on pods and hubs, in trouble, with the books kept.
 //!
-//! Rooms are grains; each member is a hub, `portal/<member>`, in one of the pods; a pod is a process
-//! with a silo. A member posts by a grain call to the room; the room delivers the line to the hub of
-//! every other member. While the talk goes on, pods are rolled (a newcomer joins, the oldest drains)
-//! and killed with `kill -9`. At the end stands a table: what was sent, what became of it, and how
-//! long. It ends with 0 only if no message was silent (no outcome ever came) and none doubled (a
-//! handler ran twice for one message).
+//! Rooms are grains; each member is a hub, `portal/<member>`, in one of the pods; a pod is a
+//! process with a silo. A member posts by a grain call to the room; the room delivers the line to
+//! the hub of every other member. While the talk goes on, pods are rolled (a newcomer joins, the
+//! oldest drains) and killed with `kill -9`. At the end stands a table: what was sent, what became
+//! of it, and how long. It ends with 0 only if no message was silent (no outcome ever came) and
+//! none doubled (a handler ran twice for one message).
 //!
 //! - [`options`]: the command line. [`script`], [`conversation`], [`trace`]: what is said.
-//! - [`conductor`]: starts the pods and paces the talk. [`deeds`]: rolls and kills. [`crew`]: the pods
-//!   as its children. [`stage`]: where the members are. [`score`]: the books. [`table`]: how they are
-//!   shown.
-//! - [`pod`]: a pod's process. [`room`]: the grain. [`tally`]: what a pod counts, [`journal`]: what ran in it. [`protocol`]: the
-//!   lines between conductor and pod.
+//! - [`conductor`]: starts the pods and paces the talk. [`deeds`]: rolls and kills. [`crew`]: the
+//!   pods as its children. [`stage`]: where the members are. [`score`]: the books. [`table`]: how
+//!   they are shown.
+//! - [`pod`]: a pod's process. [`room`]: the grain. [`tally`]: what a pod counts, [`journal`]: what
+//!   ran in it. [`protocol`]: the lines between conductor and pod.
 //! - [`terminal`]: talking by hand. [`postgres`]: a private server for `--store postgres`.
 
 mod clock;
@@ -39,7 +39,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::options::{Mode, Options};
+use options::{Mode, Options};
 
 fn main() -> anyhow::Result<ExitCode> {
     let options = Options::parse();

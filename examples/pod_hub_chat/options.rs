@@ -30,7 +30,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) kills: u32,
     /// Pods to begin with.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=16))]
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u32).range(2..=16))]
     pub(crate) pods: u32,
     /// Posts under way at once.
     #[arg(long, value_name = "N", default_value_t = IN_FLIGHT_DEFAULT, value_parser = at_least_one)]

@@ -1,7 +1,7 @@
 //! A pod: a process with a silo that hosts rooms, and the hubs of some members.
 //!
-//! The main thread reads commands; each becomes a future on a shard. One thread more writes reports.
-//! When the conductor is gone the pod drains and goes too.
+//! The main thread reads commands; each becomes a future on a shard. One thread more writes
+//! reports. When the conductor is gone the pod drains and goes too.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
@@ -15,14 +15,15 @@ use anyhow::Context as _;
 use siloring::prelude::*;
 use siloring::{Idle, ShardIndex};
 
-use crate::clock::{micros, now_us};
-use crate::journal::Who;
-use crate::options::PodSettings;
-use crate::protocol::{Command, Join, Outcome, Report, read_lines, write_line};
-use crate::room::{Heard, Line, Post, Refusal, Room, RoomRef as _, portal};
-use crate::tally::TALLY;
+use super::clock::{micros, now_us};
+use super::journal::Who;
+use super::options::PodSettings;
+use super::protocol::{Command, Join, Outcome, Report, read_lines, write_line};
+use super::room::{Heard, Line, Post, Refusal, Room, RoomRef as _, portal};
+use super::tally::TALLY;
 
-/// Between two tallies: what a killed pod had counted in this time is all that is lost of its books.
+/// Between two tallies: what a killed pod had counted in this time is all that is lost of its
+/// books.
 const TALLY_PERIOD: Duration = Duration::from_millis(50);
 /// Posts have ended by then: their deadline, and a second for the ledger's tick.
 const POSTS_END_WITHIN: Duration = Duration::from_secs(31);
@@ -63,7 +64,8 @@ pub(crate) fn run(settings: &PodSettings) -> anyhow::Result<ExitCode> {
     Ok(if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Writes reports as they come and a tally every [`TALLY_PERIOD`], until the last report is written.
+/// Writes reports as they come and a tally every [`TALLY_PERIOD`], until the last report is
+/// written.
 fn report(outbox: &Receiver<Report>) -> io::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     let mut tally_due_us = now_us();

@@ -1,7 +1,7 @@
 //! A private PostgreSQL server from the machine's packages, in a temporary folder, for one run.
 //!
-//! It listens on a Unix socket in its folder only. Run by root it becomes the user `postgres`, since
-//! the server refuses to be root.
+//! It listens on a Unix socket in its folder only. Run by root it becomes the user `postgres`,
+//! since the server refuses to be root.
 
 use std::fs;
 use std::os::unix::fs::chown;

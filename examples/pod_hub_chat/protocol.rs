@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 /// What the conductor asks of a pod.
 #[derive(Serialize, Deserialize, Debug, Clone)]
 pub(crate) enum Command {
-    /// Open the member's hub, replacing an earlier one, and join these rooms if it is a newcomer. Its
-    /// place in the cast is its name in the journal.
+    /// Open the member's hub, replacing an earlier one, and join these rooms if it is a newcomer.
+    /// Its place in the cast is its name in the journal.
     Open { member: String, place: u32, rooms: Vec<String>, join: Join },
     /// Post as a member whose hub is open here.
     Say { number: u64, member: String, room: String, text: String },
@@ -88,8 +88,8 @@ pub(crate) fn write_line(out: &mut impl Write, message: &impl Serialize) -> io::
     out.write_all(b"\n")
 }
 
-/// Reads lines until the other end is gone. What is no message ends it too: the other end died in the
-/// middle of a line, or is no pod.
+/// Reads lines until the other end is gone. What is no message ends it too: the other end died in
+/// the middle of a line, or is no pod.
 pub(crate) fn read_lines<M: DeserializeOwned>(input: impl BufRead) -> impl Iterator<Item = M> {
     input.lines().map_while(|line| serde_json::from_str(&line.ok()?).ok())
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use siloring::prelude::*;
 
-use crate::clock::now_us;
-use crate::tally::TALLY;
+use super::clock::now_us;
+use super::tally::TALLY;
 
-/// What a member is given to take a line: a third of a post's own deadline, so that the poster hears
-/// from the room even when some member never answers.
+/// What a member is given to take a line: a third of a post's own deadline, so that the poster
+/// hears from the room even when some member never answers.
 const DELIVERY_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Something said, on its way to the room.

@@ -1,24 +1,25 @@
 //! The books: what was sent and what became of it.
 //!
 //! A post is *silent* if no outcome came within its deadline and a grace, while the pod it was sent
-//! from lived. The books of a pod that is killed die with it: what it had under way is *lost with its
-//! sender* and counted apart. A delivery from a room to a member is kept in the books of the room's
-//! pod, and its pod's drain is the moment to find it silent. *Doubled* is every run of a handler for a
-//! number that it, or its predecessor on another pod, had handled before.
+//! from lived. The books of a pod that is killed die with it: what it had under way is *lost with
+//! its sender* and counted apart. A delivery from a room to a member is kept in the books of the
+//! room's pod, and its pod's drain is the moment to find it silent. *Doubled* is every run of a
+//! handler for a number that it, or its predecessor on another pod, had handled before.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use crate::clock::micros;
-use crate::crew::PodId;
-use crate::journal::Who;
-use crate::protocol::{Deliveries, Outcome, Tally};
-use crate::ranges::{Added, Ranges};
-use crate::tally::histogram;
+use super::clock::micros;
+use super::crew::PodId;
+use super::journal::Who;
+use super::protocol::{Deliveries, Outcome, Tally};
+use super::ranges::{Added, Ranges};
+use super::tally::histogram;
 
-/// The default deadline of a call, and two seconds for the ledger's tick and for this program's pipes.
+/// The default deadline of a call, and two seconds for the ledger's tick and for this program's
+/// pipes.
 const OUTCOME_WITHIN: Duration = Duration::from_secs(32);
 
 /// One direction of the talk.

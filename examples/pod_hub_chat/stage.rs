@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::crew::PodId;
-use crate::script::Event;
+use super::crew::PodId;
+use super::script::Event;
 
 /// A member's place.
 #[derive(Debug)]
@@ -31,8 +31,8 @@ impl Stage {
         self.places.insert(member.to_owned(), Place::Moving { to, waiting });
     }
 
-    /// A member's hub is open at `pod`; what waited for that can be said. Nothing, if the member has
-    /// moved on meanwhile.
+    /// A member's hub is open at `pod`; what waited for that can be said. Nothing, if the member
+    /// has moved on meanwhile.
     pub(crate) fn opened(&mut self, member: &str, pod: PodId) -> VecDeque<Event> {
         let Some(place) = self.places.get_mut(member) else {
             return VecDeque::new();

@@ -8,8 +8,8 @@ use comfy_table::{CellAlignment, Table};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::options::Options;
-use crate::score::{Kind, Leg, Score};
+use super::options::Options;
+use super::score::{Kind, Leg, Score};
 
 /// Shows the books.
 pub(crate) fn show(score: &Score, options: &Options) {
@@ -97,14 +97,14 @@ fn time(micros: u64) -> String {
 
 fn verdict(score: &Score) -> String {
     let mut text = String::from(
-        "Latency is from the sender to the handler. A post is handled once every other member of the \
-         room was delivered to or failed to be.",
+        "Latency is from the sender to the handler. A post is handled once every other member of \
+         the room was delivered to or failed to be.",
     );
     if score.to_room.lost_with_sender + score.to_member.lost_with_sender > 0 {
         text.push_str(
             "\nLost with sender: under way when their sender's process was killed; its books died \
-             with it, and nobody is left to be told. What a room there had delivered in its last 50 ms \
-             is in no book.",
+             with it, and nobody is left to be told. What a room there had delivered in its \
+             last 50 ms is in no book.",
         );
     }
     match score.broken_promises() {
@@ -113,8 +113,8 @@ fn verdict(score: &Score) -> String {
     }
 }
 
-/// The table as one object. The first fields are about posts; `silent` and `doubled` count deliveries
-/// to members too, since the promise is one.
+/// The table as one object. The first fields are about posts; `silent` and `doubled` count
+/// deliveries to members too, since the promise is one.
 #[derive(Serialize)]
 struct Summary<'a> {
     sent: u64,

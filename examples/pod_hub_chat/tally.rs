@@ -1,7 +1,7 @@
 //! What a pod counts, until the conductor hears of it.
 //!
-//! A grain begins from `Default` and has no way to be handed something, so this is the process's one
-//! static. What was counted and not yet reported dies with the process; the conductor says so.
+//! A grain begins from `Default` and has no way to be handed something, so this is the process's
+//! one static. What was counted and not yet reported dies with the process; the conductor says so.
 
 use std::mem;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -9,9 +9,9 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use hdrhistogram::Histogram;
 use siloring::prelude::*;
 
-use crate::clock::now_us;
-use crate::journal::{Journal, Who};
-use crate::protocol::{Deliveries, Tally};
+use super::clock::now_us;
+use super::journal::{Journal, Who};
+use super::protocol::{Deliveries, Tally};
 
 /// Longest latency that is told apart: twice the default deadline.
 pub(crate) const LATENCY_US_MAX: u64 = 60_000_000;

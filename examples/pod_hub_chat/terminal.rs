@@ -1,7 +1,7 @@
 //! Talking by hand: each terminal is a pod with one member.
 //!
-//! All terminals of a user share a SQLite file in the temporary folder, or what `--store` names. The
-//! first one makes the room; it stays as long as somebody is there, wherever it lives.
+//! All terminals of a user share a SQLite file in the temporary folder, or what `--store` names.
+//! The first one makes the room; it stays as long as somebody is there, wherever it lives.
 #![expect(clippy::print_stdout, reason = "it talks to a person")]
 
 use std::fs;
@@ -14,9 +14,9 @@ use anyhow::Context as _;
 use siloring::prelude::*;
 use tokio::sync::mpsc::{Receiver, channel};
 
-use crate::clock::now_us;
-use crate::options::Options;
-use crate::room::{Heard, Line, Post, Room, RoomRef as _, portal};
+use super::clock::now_us;
+use super::options::Options;
+use super::room::{Heard, Line, Post, Room, RoomRef as _, portal};
 
 const ROOM: &str = "lobby";
 const CLUSTER: &str = "siloring-chat-terminals";

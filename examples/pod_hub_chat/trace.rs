@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-use crate::script::{Cast, Event, Script};
+use super::script::{Cast, Event, Script};
 
 const HEADER: &str = "second,room,sender,bytes";
 /// Longest text; a longer one in the file is a mistake in the file.

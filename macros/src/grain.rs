@@ -43,7 +43,8 @@ pub(crate) fn expand(input: TokenStream) -> darling::Result<TokenStream> {
         impl ::siloring::grain::GrainType for #grain {
             const TYPE: &'static str = #type_name;
             const VERSION: u16 = #version;
-            const PLACEMENT: ::siloring::grain::Placement = ::siloring::grain::Placement::#placement;
+            const PLACEMENT: ::siloring::grain::Placement =
+                ::siloring::grain::Placement::#placement;
             const REENTRANT: bool = #reentrant;
             const IDLE_AFTER: ::core::option::Option<::core::time::Duration> = #idle_after;
             type Key = #key;

@@ -1,10 +1,10 @@
 //! Derives and attributes of Siloring.
 //!
 //! A grain is a struct with [`macro@Grain`] and one impl block with [`macro@grain_methods`]; what
-//! travels is a struct or enum with [`macro@message`]. Everything here expands to public traits of the
-//! `siloring` crate: what a macro writes, a person could write. A mistake is reported at its own place
-//! in the source, with the remedy. Deliberately absent: registration at link time (a silo names what
-//! it hosts), and any code that runs.
+//! travels is a struct or enum with [`macro@message`]. Everything here expands to public traits of
+//! the `siloring` crate: what a macro writes, a person could write. A mistake is reported at its
+//! own place in the source, with the remedy. Deliberately absent: registration at link time (a silo
+//! names what it hosts), and any code that runs.
 
 mod errors;
 mod grain;
@@ -35,7 +35,7 @@ use proc_macro::TokenStream;
 /// | `version = N` | raised with each change of a method's arguments or reply | 1 |
 /// | `placement = "…"` | `prefer_local`, `hash` or `random` | `prefer_local` |
 /// | `reentrant` | a turn may begin while another waits | turns never overlap |
-/// | `idle_after_s = N` | seconds without a message until the activation is collected | the silo's |
+/// | `idle_after_s = N` | seconds without a message until it is collected | the silo's |
 ///
 /// The struct must also be `Default`: that is how an activation begins.
 #[proc_macro_derive(Grain, attributes(grain))]
@@ -80,20 +80,22 @@ pub fn derive_grain(input: TokenStream) -> TokenStream {
 /// - A parameter of type `&Ctx` is the turn's context; it does not travel.
 /// - Every other parameter travels by value. `&Archived<T>` is the archived view of a `T`, read in
 ///   place; its caller passes a `T`.
-/// - A method that returns `Result<V, E>` lets its caller tell its own error from a failed delivery.
-/// - `on_activate(&mut self)` and `on_deactivate(&mut self)`, with or without `ctx: &Ctx`, run when an
-///   activation begins and ends. The first returns `Result<(), String>`: an error refuses it.
-/// - A method is known by the hash of its name; `#[method(id = "…")]` keeps the old name's when it is
-///   renamed.
+/// - A method that returns `Result<V, E>` lets its caller tell its own error from a failed
+///   delivery.
+/// - `on_activate(&mut self)` and `on_deactivate(&mut self)`, with or without `ctx: &Ctx`, run when
+///   an activation begins and ends. The first returns `Result<(), String>`: an error refuses it.
+/// - A method is known by the hash of its name; `#[method(id = "…")]` keeps the old name's when it
+///   is renamed.
 ///
-/// The calls are a trait named after the grain (`RoomRef` for `Room`), as visible as the methods, which
-/// `GrainRef<Room>` implements: `room.join(name).await`.
+/// The calls are a trait named after the grain (`RoomRef` for `Room`), as visible as the methods,
+/// which `GrainRef<Room>` implements: `room.join(name).await`.
 #[proc_macro_attribute]
 pub fn grain_methods(settings: TokenStream, item: TokenStream) -> TokenStream {
     methods::expand(&settings.into(), &item.into()).into()
 }
 
-/// Makes a struct or enum able to travel: as an argument, a reply, a hub's message, a stored record.
+/// Makes a struct or enum able to travel: as an argument, a reply, a hub's message, a stored
+/// record.
 ///
 /// ```
 /// # use siloring::prelude::*;
@@ -104,11 +106,11 @@ pub fn grain_methods(settings: TokenStream, item: TokenStream) -> TokenStream {
 /// }
 /// ```
 ///
-/// `type` is the stable name and stays when the Rust type is renamed. Raise `version` (1 by default)
-/// with each change of the fields or variants: a layout that changed without it is refused. The
-/// attribute derives `Archive`, `Serialize` and `Deserialize` of rkyv and implements `Layout` and
-/// `Message`; other derives are yours to add. Where `missing_docs` is on, a public enum has tuple variants:
-/// rkyv does not document what it makes of a variant's named fields.
+/// `type` is the stable name and stays when the Rust type is renamed. Raise `version` (1 by
+/// default) with each change of the fields or variants: a layout that changed without it is
+/// refused. The attribute derives `Archive`, `Serialize` and `Deserialize` of rkyv and implements
+/// `Layout` and `Message`; other derives are yours to add. Where `missing_docs` is on, a public
+/// enum has tuple variants: rkyv does not document what it makes of a variant's named fields.
 #[proc_macro_attribute]
 pub fn message(settings: TokenStream, item: TokenStream) -> TokenStream {
     message::expand(settings.into(), &item.into()).into()

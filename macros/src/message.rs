@@ -173,8 +173,8 @@ pub(crate) fn typed(ty: &syn::Type) -> TokenStream {
     quote_spanned!(ty.span()=> <#ty as ::siloring::schema::Layout>::LAYOUT)
 }
 
-/// The implementation of `Layout` for `ident`: `parts` mixed in their order, then the archive's size
-/// and alignment.
+/// The implementation of `Layout` for `ident`: `parts` mixed in their order, then the archive's
+/// size and alignment.
 pub(crate) fn layout(ident: &Ident, parts: &[TokenStream]) -> TokenStream {
     let archived = quote!(::siloring::rkyv::Archived<#ident>);
     let mixes = parts.iter().map(|part| quote!(hash = ::siloring::schema::mix(hash, #part);));

@@ -255,8 +255,8 @@ fn parameter_of(typed: &PatType) -> syn::Result<Parameter> {
         return Ok(Parameter::Context);
     }
     let Some(name) = plain_name(&typed.pat) else {
-        let text = "a parameter's name is part of the layout: give it a plain one and take it apart \
-                    in the body";
+        let text = "a parameter's name is part of the layout: give it a plain one and take it \
+                    apart in the body";
         return Err(syn::Error::new_spanned(&typed.pat, text));
     };
     if let Some(ty) = archived(&typed.ty) {
@@ -337,7 +337,8 @@ struct MethodSettings {
     id: Option<SpannedValue<String>>,
 }
 
-/// The text that names the method on the wire: its own name unless `#[method(id = "…")]` says another.
+/// The text that names the method on the wire: its own name unless `#[method(id = "…")]` says
+/// another.
 fn id_of(function: &ImplItemFn) -> syn::Result<SpannedValue<String>> {
     let mut attributes =
         function.attrs.iter().filter(|attribute| attribute.path().is_ident("method"));
@@ -409,7 +410,8 @@ fn one_visibility(block: &ItemImpl) -> syn::Result<Visibility> {
     Err(syn::Error::new_spanned(&other.sig.ident, text))
 }
 
-/// Two methods under one text are found here; two texts with one hash by an assertion in the expansion.
+/// Two methods under one text are found here; two texts with one hash by an assertion in the
+/// expansion.
 fn distinct_ids(methods: &[Method]) -> syn::Result<()> {
     for (index, method) in methods.iter().enumerate() {
         let earlier = methods.iter().take(index).find(|earlier| *earlier.id == *method.id);

@@ -1,7 +1,7 @@
 //! What the macros write, kept as a file that a person can read: `tests/expansion/room.rs`.
 //!
-//! `EXPANSION=overwrite cargo test -p siloring-macros` writes it anew; its difference is reviewed like
-//! any other code.
+//! `EXPANSION=overwrite cargo test -p siloring-macros` writes it anew; its difference is reviewed
+//! like any other code.
 
 use std::io::Write;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Which types may travel, as far as their names tell.
 //!
-//! The compiler has the last word: a type that does not implement `Layout` cannot travel. This check
-//! comes first because it knows the remedy and points at the very type.
+//! The compiler has the last word: a type that does not implement `Layout` cannot travel. This
+//! check comes first because it knows the remedy and points at the very type.
 
 use proc_macro2::{Ident, TokenStream, TokenTree};
 use quote::ToTokens;

@@ -1,6 +1,7 @@
 //! What the macros accept and refuse, and how a refusal reads.
 //!
-//! `TRYBUILD=overwrite` writes the expected messages anew; a change of them is read before it is kept.
+//! `TRYBUILD=overwrite` writes the expected messages anew; a change of them is read before it is
+//! kept.
 
 #[test]
 fn what_is_documented_compiles() {

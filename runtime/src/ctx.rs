@@ -178,8 +178,8 @@ impl Ctx {
         current(|local| local.stage(Op::Spawn(Box::pin(timer))));
     }
 
-    /// Loads a record of this grain and takes its fence: no earlier activation can write it from now
-    /// on. `None` if there is none.
+    /// Loads a record of this grain and takes its fence: no earlier activation can write it from
+    /// now on. `None` if there is none.
     ///
     /// # Cancel safety
     /// Dropped, the fence may or may not have been taken; nothing is lost.

@@ -1,7 +1,7 @@
 //! The envelope's rarer parts: deadline, identity, headers, call chain, trace, corrected place.
 //!
-//! They travel in the extension block of a frame; a request with the default deadline and none of the
-//! others carries no block at all.
+//! They travel in the extension block of a frame; a request with the default deadline and none of
+//! the others carries no block at all.
 
 use core::time::Duration;
 
@@ -132,7 +132,7 @@ pub fn read(block: &[u8]) -> Parts {
                 parts.deadline = ms.map(|ms| Duration::from_millis(u64::from(ms)));
             }
             Tag::View => {
-                parts.view = value.first_chunk().map(|b| ViewNumber(u64::from_le_bytes(*b)))
+                parts.view = value.first_chunk().map(|b| ViewNumber(u64::from_le_bytes(*b)));
             }
             Tag::Place => parts.place = read_place(value),
             Tag::Trace | Tag::Identity | Tag::Header | Tag::Ancestor => {

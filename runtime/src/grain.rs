@@ -50,7 +50,8 @@ macro_rules! integer_key {
 
 integer_key!(u32, u64, u128, i64);
 
-/// What a key may be made of where a grain is named: `grain::<Room>("general")`, `grain::<Seat>(7u64)`.
+/// What a key may be made of where a grain is named: `grain::<Room>("general")`,
+/// `grain::<Seat>(7u64)`.
 pub trait IntoKey<K> {
     /// The key.
     fn into_key(self) -> K;
@@ -109,7 +110,8 @@ pub struct MethodSpec {
 }
 
 impl MethodSpec {
-    /// The method of `G` called `name` and known as `id`, whose arguments and reply are laid out so.
+    /// The method of `G` called `name` and known as `id`, whose arguments and reply are laid out
+    /// so.
     pub const fn of<G: GrainType>(
         name: &'static str,
         id: MethodId,
@@ -158,7 +160,8 @@ pub trait Grain: GrainType {
 
     /// Runs one turn: decodes the arguments, runs the method, encodes the reply.
     ///
-    /// Called with the ids [`ACTIVATE`] and [`DEACTIVATE`] for the hooks, which every grain answers.
+    /// Called with the ids [`ACTIVATE`] and [`DEACTIVATE`] for the hooks, which every grain
+    /// answers.
     fn dispatch(turn: Turn<Self>) -> impl Future<Output = TurnOutput> + 'static;
 }
 

@@ -90,8 +90,8 @@ impl Handle {
         self.0.post(shard, mail)
     }
 
-    /// Hands a request to the shard of the hub that sends it, else to the one that its target hashes
-    /// to, so that requests of one sender to one target keep their order.
+    /// Hands a request to the shard of the hub that sends it, else to the one that its target
+    /// hashes to, so that requests of one sender to one target keep their order.
     pub(crate) fn send(
         &self,
         request: CallRequest,

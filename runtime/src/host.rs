@@ -1,7 +1,7 @@
 //! A host: the states and turn futures of one grain type on one shard.
 //!
-//! Turn futures wait in slots that are used again, so that a steady flow of turns allocates nothing.
-//! Every poll is under `catch_unwind`: a panic ends the activation, never the shard.
+//! Turn futures wait in slots that are used again, so that a steady flow of turns allocates
+//! nothing. Every poll is under `catch_unwind`: a panic ends the activation, never the shard.
 
 use core::cell::RefCell;
 use core::fmt;

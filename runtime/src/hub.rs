@@ -1,8 +1,8 @@
 //! Hubs: addresses that a process owns, with a queue of deliveries for its program.
 //!
-//! A hub lives on the shard that its address hashes to; its program reads deliveries from any thread.
-//! The right to answer is a value, [`Delivery`]: dropped unanswered it sends a failure, so that the
-//! sender always hears.
+//! A hub lives on the shard that its address hashes to; its program reads deliveries from any
+//! thread. The right to answer is a value, [`Delivery`]: dropped unanswered it sends a failure, so
+//! that the sender always hears.
 //!
 //! Bound: [`HUB_QUEUE_MAX`] deliveries wait; a further one is `Overloaded`, at once.
 
@@ -176,8 +176,8 @@ impl HubBuilder {
         self
     }
 
-    /// Opens the hub and returns before it is claimed: deliveries come once it is, and what it sends
-    /// before is held until then.
+    /// Opens the hub and returns before it is claimed: deliveries come once it is, and what it
+    /// sends before is held until then.
     ///
     /// # Errors
     /// [`HubError::SiloStopping`] if the silo takes no mail.
@@ -343,8 +343,8 @@ impl Delivery {
     /// The message, taken out of its archive.
     ///
     /// # Errors
-    /// `Incompatible` if it is of another type, version or layout; `RequestUndecodable` if the bytes
-    /// are no archive. Hand the failure to [`Delivery::refuse`] to tell the sender.
+    /// `Incompatible` if it is of another type, version or layout; `RequestUndecodable` if the
+    /// bytes are no archive. Hand the failure to [`Delivery::refuse`] to tell the sender.
     pub fn message<M: Message>(&self) -> Result<M, DeliveryFailure> {
         self.check::<M>()?;
         self.request().body.decode::<M>().map_err(|error| {
@@ -397,9 +397,9 @@ impl Delivery {
     }
 }
 
-/// Brings mail that must not be dropped for load: a sender waits for it. Its amount is bounded by the
-/// deliveries accepted, so waiting for room ends. On a shard of the silo it is staged: a shard never
-/// waits for itself.
+/// Brings mail that must not be dropped for load: a sender waits for it. Its amount is bounded by
+/// the deliveries accepted, so waiting for room ends. On a shard of the silo it is staged: a shard
+/// never waits for itself.
 fn post_surely(handle: &Handle, shard: ShardIndex, mail: ShardMail) {
     let mut mail = Some(mail);
     current(|local| {

@@ -7,7 +7,8 @@
 //! - Each has a deadline in the shard's wheel; the shard closes it at the latest one tick after.
 //! - Bound: [`OPEN_DELIVERIES_MAX`]; at it `open` gives the delivery back.
 //!
-//! Deliberately absent: where a delivery goes (`route.rs`), what an outcome means (`shard/outbound.rs`).
+//! Deliberately absent: where a delivery goes (`route.rs`), what an outcome means
+//! (`shard/outbound.rs`).
 
 use core::fmt;
 

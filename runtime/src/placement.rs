@@ -29,7 +29,8 @@ pub fn place(
         Placement::PreferLocal if view.status(here) == Some(SiloStatus::Active) => {
             view.silo(here)?
         }
-        // A silo that is leaving places as if by hash: everybody agrees, so fewer registrations collide.
+        // A silo that is leaving places as if by hash: everybody agrees, so fewer registrations
+        // collide.
         Placement::PreferLocal | Placement::Hash => rendezvous(target, view)?,
         Placement::Random => random(target, view)?,
     };
@@ -50,8 +51,8 @@ fn rendezvous(target: AddressHash, view: &View) -> Option<&SiloRow> {
     })
 }
 
-/// Drawn anew for each grain and view. While nobody knows where a grain will be, each delivery to it is
-/// placed by itself: all have to be placed alike, or a later one could overtake.
+/// Drawn anew for each grain and view. While nobody knows where a grain will be, each delivery to
+/// it is placed by itself: all have to be placed alike, or a later one could overtake.
 fn random(target: AddressHash, view: &View) -> Option<&SiloRow> {
     let count = view.active().count() as u64;
     let mut seed = [0; 24];

@@ -154,7 +154,8 @@ impl HubRef {
         &self.target.address
     }
 
-    /// Delivers a message; the outcome is the hub's answer. The method id of a message is its type's.
+    /// Delivers a message; the outcome is the hub's answer. The method id of a message is its
+    /// type's.
     pub fn send<M: Message, R: Message>(&self, message: &M) -> Call<R> {
         let request = CallRequest {
             target: self.target.address.clone(),

@@ -2,7 +2,8 @@
 //!
 //! A [`Turn`] owns everything it needs, so that its future is `'static` and can wait in a slab. The
 //! state is behind a `RefCell` that the activation's own rules keep from ever being contended: an
-//! exclusive turn runs alone. The guards here are types of their own, held across awaits on purpose.
+//! exclusive turn runs alone. The guards here are types of their own, held across awaits on
+//! purpose.
 
 use core::cell::{Ref, RefCell, RefMut};
 use core::fmt;

@@ -1,8 +1,8 @@
 //! Whether this machine lets a silo run, asked before anything else starts.
 //!
-//! Each refusal is one line that ends with the remedy. What is asked: may this process use `io_uring`
-//! (by making an executor and throwing it away, which no table of kernels and profiles replaces), is
-//! enough memory lockable, are enough descriptors allowed.
+//! Each refusal is one line that ends with the remedy. What is asked: may this process use
+//! `io_uring` (by making an executor and throwing it away, which no table of kernels and profiles
+//! replaces), is enough memory lockable, are enough descriptors allowed.
 
 use std::fs;
 

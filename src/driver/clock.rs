@@ -1,5 +1,5 @@
-//! The clock of production: `CLOCK_BOOTTIME`, which also runs while the machine is suspended, so that
-//! a silo that wakes from suspension sees the gap and fences itself.
+//! The clock of production: `CLOCK_BOOTTIME`, which also runs while the machine is suspended, so
+//! that a silo that wakes from suspension sees the gap and fences itself.
 
 #![expect(clippy::disallowed_methods, reason = "the one place that reads the clock")]
 

@@ -1,9 +1,10 @@
 //! The control thread: the world of a [`ControlNode`].
 //!
-//! Contract: it accepts, dials, and moves bytes, mail, store answers and time into the node, and what
-//! the node wants out of it. It sleeps in the kernel's readiness set, never in a ring: it must live
-//! when a ring does not, since it is the one that reports a stuck shard. Invariants: nothing here
-//! waits for a peer, a store or a name server; the listeners outlive every fault of those who dial.
+//! Contract: it accepts, dials, and moves bytes, mail, store answers and time into the node, and
+//! what the node wants out of it. It sleeps in the kernel's readiness set, never in a ring: it must
+//! live when a ring does not, since it is the one that reports a stuck shard. Invariants: nothing
+//! here waits for a peer, a store or a name server; the listeners outlive every fault of those who
+//! dial.
 //!
 //! Deliberately absent: decisions. Frames of data links (the shards').
 
@@ -564,7 +565,7 @@ impl ControlThread {
             }
             ControlNodeOutput::Abort(shard) => {
                 let running = self.shared.running(shard);
-                tracing::error!(target: "siloring", %shard, running, "the process aborts: a shard is stuck");
+                tracing::error!(target: "siloring", %shard, running, "a shard is stuck: aborting");
                 process::abort();
             }
             ControlNodeOutput::Exit(code) => exit(code),

@@ -1,5 +1,5 @@
-//! The world: threads, clocks, sockets, rings. It moves bytes, mail, store requests and time between
-//! the sans-IO nodes of [`crate::pump`] and the kernel, and decides nothing else.
+//! The world: threads, clocks, sockets, rings. It moves bytes, mail, store requests and time
+//! between the sans-IO nodes of [`crate::pump`] and the kernel, and decides nothing else.
 //!
 //! - [`shard`]: a shard's thread, its pump; the only hot loop.
 //! - [`control`]: the control thread: listeners, dials, handshakes, control lanes.

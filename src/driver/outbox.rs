@@ -1,8 +1,8 @@
 //! Mail on its way to another thread, kept here while that thread's mailbox is full.
 //!
-//! What is kept is bounded by what can be open: its sender takes no new input while any is. A mailbox
-//! that is closed belongs to a thread that has ended; what is sent there is dropped, and whoever waits
-//! for it hears so from its `Drop`.
+//! What is kept is bounded by what can be open: its sender takes no new input while any is. A
+//! mailbox that is closed belongs to a thread that has ended; what is sent there is dropped, and
+//! whoever waits for it hears so from its `Drop`.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,8 @@ impl<T: Send> Outbox<T> {
         Self { sender, kept: VecDeque::new() }
     }
 
-    /// Passes on, in order. A closed mailbox belongs to a thread that has ended: nobody waits there.
+    /// Passes on, in order. A closed mailbox belongs to a thread that has ended: nobody waits
+    /// there.
     pub(crate) fn send(&mut self, value: T) {
         if !self.kept.is_empty() {
             self.kept.push_back(value);

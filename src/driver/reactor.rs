@@ -1,13 +1,13 @@
 //! The seam to glommio: everything that names it. Another engine stands in by replacing this file.
 //!
 //! A shard needs of its engine: an executor on this thread ([`run`]), a sleep that ends when a
-//! descriptor is readable or a tick has passed ([`Parker::park`]), and a trip through the engine while
-//! there is no time to sleep ([`Parker::trip`]). All bytes move through the shard's own calls on
-//! non-blocking sockets, so that the engine is on no message's path.
+//! descriptor is readable or a tick has passed ([`Parker::park`]), and a trip through the engine
+//! while there is no time to sleep ([`Parker::trip`]). All bytes move through the shard's own calls
+//! on non-blocking sockets, so that the engine is on no message's path.
 //!
 //! Both published glommios can park for ever with runnable tasks when their pre-emption timer fires
-//! at the wrong moment. Two measures, each enough by itself in a starvation test, are taken here: the
-//! timer is set to an hour, and a ticker task wakes every executor all the time.
+//! at the wrong moment. Two measures, each enough by itself in a starvation test, are taken here:
+//! the timer is set to an hour, and a ticker task wakes every executor all the time.
 
 use core::cell::{Cell, RefCell};
 use core::future::poll_fn;
@@ -150,8 +150,8 @@ impl Parker {
         Ok(Self { watched: PollableFd::new(watched)?, poll: PollState::new(), tick, ticker })
     }
 
-    /// Sleeps until the watched descriptor is readable or a tick has passed. Cancel safety: cancelling
-    /// it loses nothing.
+    /// Sleeps until the watched descriptor is readable or a tick has passed. Cancel safety:
+    /// cancelling it loses nothing.
     pub(crate) async fn park(&mut self, period: Duration) -> io::Result<()> {
         self.tick.period.set(period);
         poll_fn(|context| self.poll_woken(context)).await

@@ -1,8 +1,8 @@
 //! Which of many descriptors are ready: one kernel set a thread.
 //!
-//! A thread asks it without sleeping, at the cost of one system call for any number of idle sockets,
-//! or sleeps on it: a shard through its ring, which polls the set's own descriptor, the control thread
-//! in the call itself. Registrations stay from one sleep to the next.
+//! A thread asks it without sleeping, at the cost of one system call for any number of idle
+//! sockets, or sleeps on it: a shard through its ring, which polls the set's own descriptor, the
+//! control thread in the call itself. Registrations stay from one sleep to the next.
 
 use core::time::Duration;
 use std::io;

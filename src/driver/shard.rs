@@ -1,10 +1,10 @@
 //! A shard's thread: one executor, one long-lived task, the **pump**.
 //!
-//! Contract: the pump moves mail, bytes, store answers and time into its [`Node`], and what the node
-//! wants out of it; it decides nothing. One turn: mail, links with input, deadlines, the node's turns,
-//! effects, one write for each link that has something to send. Invariants: no call here ever blocks;
-//! a link is written at most once a turn; what cannot be passed on now is kept and passed on first
-//! thing in the next turn; while any is kept, links are not read.
+//! Contract: the pump moves mail, bytes, store answers and time into its [`Node`], and what the
+//! node wants out of it; it decides nothing. One turn: mail, links with input, deadlines, the
+//! node's turns, effects, one write for each link that has something to send. Invariants: no call
+//! here ever blocks; a link is written at most once a turn; what cannot be passed on now is kept
+//! and passed on first thing in the next turn; while any is kept, links are not read.
 //!
 //! Idle links cost nothing: all of them are in one kernel set, which the ring polls while the shard
 //! sleeps and which a spinning pump asks once in [`SPINS_PER_LOOK`] turns. Only the few links that
@@ -114,8 +114,8 @@ pub(crate) struct NewLink<L> {
     pub(crate) socket: Socket,
     /// What the handshake said.
     pub(crate) link: L,
-    /// Whether it may stay unread while its replies are not taken: true for accepted links. A dialled
-    /// one is always read, else two silos could wait for each other.
+    /// Whether it may stay unread while its replies are not taken: true for accepted links. A
+    /// dialled one is always read, else two silos could wait for each other.
     pub(crate) may_pause: bool,
 }
 
@@ -399,7 +399,8 @@ impl<N: Node> Pump<N> {
         }
     }
 
-    /// Reads the links that had input last, and those that the last look found. Whether any had input.
+    /// Reads the links that had input last, and those that the last look found. Whether any had
+    /// input.
     fn read_links(&mut self, now: Moment) -> bool {
         let mut any = false;
         let mut at = 0;
@@ -485,7 +486,8 @@ impl<N: Node> Pump<N> {
 
     fn drop_conn(&mut self, conn: ConnId) {
         self.hot.retain(|hot| *hot != conn);
-        // Closing the socket, of which there is no duplicate, also takes it out of the kernel's set.
+        // Closing the socket, of which there is no duplicate, also takes it out of the kernel's
+        // set.
         drop(self.conns.remove(conn));
         self.shared.set_links(self.index, self.conns.len());
     }
@@ -599,7 +601,8 @@ mod tests {
 
     use super::*;
 
-    /// Answers bytes with themselves, mail with mail to the control thread, `At` when its time comes.
+    /// Answers bytes with themselves, mail with mail to the control thread, `At` when its time
+    /// comes.
     #[derive(Default)]
     struct Echo {
         space: Vec<u8>,

@@ -41,7 +41,8 @@ struct ShardNumbers {
 }
 
 impl Shared {
-    /// For a silo with so many shards, which may serve nothing yet. `on_failure` hears dead letters.
+    /// For a silo with so many shards, which may serve nothing yet. `on_failure` hears dead
+    /// letters.
     pub(crate) fn new(shards: u16, on_failure: Option<OnFailure>) -> Self {
         Self {
             serve_until: CachePadded::new(AtomicU64::new(0)),

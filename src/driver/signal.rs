@@ -1,4 +1,5 @@
-//! The wake of a thread that sleeps on a [`Readiness`](super::readiness::Readiness) set: an eventfd.
+//! The wake of a thread that sleeps on a [`Readiness`](super::readiness::Readiness) set: an
+//! eventfd.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,8 +20,8 @@ impl Signal {
 
 impl Wake for Signal {
     fn wake(&self) {
-        // Any value but 0 counts, in any byte order. It fails only when 2^64 - 2 have been counted; the
-        // descriptor is readable then too.
+        // Any value but 0 counts, in any byte order. It fails only when 2^64 - 2 have been counted;
+        // the descriptor is readable then too.
         let _counted = rustix::io::write(&self.0, &1u64.to_le_bytes());
     }
 }

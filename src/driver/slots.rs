@@ -1,4 +1,5 @@
-//! A table of connections: a number that is never used again names each, and finds its slot directly.
+//! A table of connections: a number that is never used again names each, and finds its slot
+//! directly.
 
 use siloring_runtime::mail::ConnId;
 

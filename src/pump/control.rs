@@ -1,21 +1,21 @@
 //! The control node: everything of a silo that is neither a shard nor I/O.
 //!
 //! It composes the control machine (membership, detector, lease) with what the machine speaks
-//! through: dials, handshakes, one control lane for each peer, and the hand-over of data links to the
-//! shards. The control thread and the simulator drive the same node.
+//! through: dials, handshakes, one control lane for each peer, and the hand-over of data links to
+//! the shards. The control thread and the simulator drive the same node.
 //!
 //! **Contract.** Inputs take the time; after every input the driver drains
 //! [`ControlNode::poll_output`], then writes the connections of [`ControlNode::take_dirty`].
 //! [`ControlNode::next_deadline`] says when the next [`ControlNode::tick`] is due. A connection is
 //! named by the node and never again; input for one that the node has given up is ignored.
 //!
-//! **Invariants.** A lane is up only after the handshake with that very incarnation. Of two lanes of
-//! one pair the one dialled by the lower generation survives. A dial that a shard asked for ends in
-//! a link handed to it or in one [`ShardMail::LinkFailed`]. No lane, dial or handshake outlives the
-//! view in which its peer is gone.
+//! **Invariants.** A lane is up only after the handshake with that very incarnation. Of two lanes
+//! of one pair the one dialled by the lower generation survives. A dial that a shard asked for ends
+//! in a link handed to it or in one [`ShardMail::LinkFailed`]. No lane, dial or handshake outlives
+//! the view in which its peer is gone.
 //!
-//! **Bounds.** Handshakes accepted: `HANDSHAKES_PENDING_MAX`. Dials: one for each (shard, peer), lane
-//! and inquiry. Directory messages that wait for a lane: `DIRECTORY_WAITING_MAX` a peer.
+//! **Bounds.** Handshakes accepted: `HANDSHAKES_PENDING_MAX`. Dials: one for each (shard, peer),
+//! lane and inquiry. Directory messages that wait for a lane: `DIRECTORY_WAITING_MAX` a peer.
 //!
 //! Deliberately absent: sockets, threads, clocks; the choice of whom to probe, vote against or dial
 //! (the machine's); requests and replies (the shards').
@@ -174,7 +174,7 @@ pub struct ControlNode {
     joining: bool,
     dirty: Vec<ConnId>,
     outputs: VecDeque<ControlNodeOutput>,
-    /// A deliberate defect: a lane counts as up once it is connected, before its handshake.
+    /// A deliberate defect: a data link counts as up once it is connected, before its handshake.
     #[cfg(feature = "planted")]
     up_at_connect: bool,
 }
@@ -262,7 +262,8 @@ impl ControlNode {
         self.outputs.pop_front()
     }
 
-    /// Somebody connected, over `tcp` or `unix`. `None`: too many handshakes are under way, close it.
+    /// Somebody connected, over `tcp` or `unix`. `None`: too many handshakes are under way, close
+    /// it.
     pub fn accepted(&mut self, now: Moment, over: &'static str) -> Option<ConnId> {
         if self.accepting_count >= HANDSHAKES_PENDING_MAX {
             let reason = format!("{HANDSHAKES_PENDING_MAX} handshakes are under way");
@@ -293,26 +294,46 @@ impl ControlNode {
         found.until = now + HANDSHAKE_TIME_MAX;
         self.dirty.push(conn);
         #[cfg(feature = "planted")]
-        self.take_connect_for_up(now, conn);
+        self.take_connect_for_up(conn);
     }
 
-    /// Plants the defect that a lane counts as up once it is connected.
+    /// Plants the defect that a data link counts as up once it is connected.
     #[cfg(feature = "planted")]
     pub const fn plant_up_at_connect(&mut self) {
         self.up_at_connect = true;
     }
 
+    /// Hands a data link over although nobody has answered its Hello.
     #[cfg(feature = "planted")]
-    fn take_connect_for_up(&mut self, now: Moment, conn: ConnId) {
-        let wanted = match self.conns.get(&conn).map(|found| &found.cause) {
-            Some(Cause::Dial(wanted)) => wanted.clone(),
-            Some(Cause::Accepted | Cause::Over) | None => return,
+    fn take_connect_for_up(&mut self, conn: ConnId) {
+        let Some(Conn { cause: Cause::Dial(wanted), .. }) = self.conns.get(&conn) else {
+            return;
         };
-        if let (true, Wanted::Lane(peer)) = (self.up_at_connect, wanted) {
-            self.machine.heard(now, peer);
-            self.machine.handle_reach(now, peer, Reach::Connected);
-            self.follow(now);
-        }
+        let (true, &Wanted::Link { from, peer }) = (self.up_at_connect, wanted) else {
+            return;
+        };
+        let Some(row) = self.view.silo(peer) else {
+            return;
+        };
+        let established = Box::new(Established {
+            peer: Some(row.incarnation.clone()),
+            peer_shards: row.shards,
+            peer_host: row.host.clone(),
+            peer_types: Vec::new(),
+            peer_deadline_default: self.facts.deadline_default,
+            peer_frame_bytes_max: self.facts.frame_bytes_max,
+            frame_bytes_max: self.facts.frame_bytes_max,
+            version: siloring_core::wire::VERSION,
+            features: 0,
+            purpose: wanted.purpose(&self.view).0,
+            role: Role::Dialer,
+            unsent: self.unsent(conn).to_vec(),
+            leftover: Vec::new(),
+        });
+        self.end_handshake(conn);
+        self.conns.remove(&conn);
+        let output = ControlNodeOutput::HandOff { conn, shard: from, established };
+        self.outputs.push_back(output);
     }
 
     /// A dial failed before it was connected.

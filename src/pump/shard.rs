@@ -6,8 +6,8 @@
 //! - work: [`ShardNode::run`];
 //! - effects: [`ShardNode::poll_output`], and the bytes of the connections that
 //!   [`ShardNode::take_dirty`] names;
-//! - invariants: frames of one connection are taken in order; while the silo is fenced none is read;
-//!   a connection whose peer is gone in the view is closed, which ends what was open on it;
+//! - invariants: frames of one connection are taken in order; while the silo is fenced none is
+//!   read; a connection whose peer is gone in the view is closed, which ends what was open on it;
 //! - bounds: the links' own.
 //!
 //! Deliberately absent: sockets, handshakes (the control part's business), clocks.

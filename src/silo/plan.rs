@@ -156,7 +156,8 @@ impl Plan {
     }
 }
 
-/// Clusters on `memory:` that run in this process. Guarded: taken and given back by [`MemoryClaim`].
+/// Clusters on `memory:` that run in this process. Guarded: taken and given back by
+/// [`MemoryClaim`].
 static TAKEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// The place of a cluster on `memory:`; given back when dropped.

@@ -1,10 +1,11 @@
 //! The store's threads: what feeds [`Lanes`] with requests, results and time.
 //!
-//! One thread, `siloring-store`, runs the machine and never blocks on a store; each lane's worker is
-//! a thread with a store of its own, so that a server which accepts and says nothing costs that
+//! One thread, `siloring-store`, runs the machine and never blocks on a store; each lane's worker
+//! is a thread with a store of its own, so that a server which accepts and says nothing costs that
 //! thread and no more. Requests come through one bounded lock-free queue from any thread. Contract:
 //! each submitted request is answered exactly once, on the `siloring-store` thread or, when it is
-//! refused, on the submitting one; refused at once when too much is in. Deliberately absent: retries.
+//! refused, on the submitting one; refused at once when too much is in. Deliberately absent:
+//! retries.
 
 #![expect(
     clippy::disallowed_methods,

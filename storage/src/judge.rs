@@ -1,7 +1,7 @@
 //! The rules that all stores share: what a request may carry, and what a row may become.
 //!
-//! Pure functions, so that three stores cannot drift apart. [`check_request`] runs before a store is
-//! touched; [`judge_row`] runs on the state read at the version the write expects, which the
+//! Pure functions, so that three stores cannot drift apart. [`check_request`] runs before a store
+//! is touched; [`judge_row`] runs on the state read at the version the write expects, which the
 //! compare-and-set then holds still. Deliberately absent: anything that reads or writes.
 
 use siloring_core::limits::{

@@ -1,13 +1,14 @@
 //! The machine behind the store's threads: queues, groups, deadlines, retirement, back-off, health.
 //!
-//! Three lanes, each with at most one worker that has a connection of its own: membership, loads and
-//! writes, so that neither bulk of state nor a lock on it ever delays a heartbeat. Input: requests,
-//! workers' results and ends, time. Output: what to start, run, answer and log. Invariants: each
-//! request is answered exactly once, at the latest [`STORE_REQUEST_TIME_MAX`] after it came; a
-//! request that was handed to a worker is never handed over again, since its outcome is unknown; a
-//! worker that does not come back within [`STORE_HANG_AFTER`] is given up with its group, and at most
-//! [`STORE_RETIRED_MAX`] such are waited for per lane. The caller bounds how many requests are in.
-//! Deliberately absent: retries (the asking machine's decision), threads and clocks (the driver's).
+//! Three lanes, each with at most one worker that has a connection of its own: membership, loads
+//! and writes, so that neither bulk of state nor a lock on it ever delays a heartbeat. Input:
+//! requests, workers' results and ends, time. Output: what to start, run, answer and log.
+//! Invariants: each request is answered exactly once, at the latest [`STORE_REQUEST_TIME_MAX`]
+//! after it came; a request that was handed to a worker is never handed over again, since its
+//! outcome is unknown; a worker that does not come back within [`STORE_HANG_AFTER`] is given up
+//! with its group, and at most [`STORE_RETIRED_MAX`] such are waited for per lane. The caller
+//! bounds how many requests are in. Deliberately absent: retries (the asking machine's decision),
+//! threads and clocks (the driver's).
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -200,7 +201,8 @@ impl<T> Lanes<T> {
         self.dispatch(now, lane);
     }
 
-    /// Lets time pass: ends what has expired, gives up what hangs, runs what has waited for its retry.
+    /// Lets time pass: ends what has expired, gives up what hangs, runs what has waited for its
+    /// retry.
     pub(crate) fn tick(&mut self, now: Moment) {
         for lane in Lane::ALL {
             self.expire(now, lane);

@@ -1,9 +1,9 @@
-//! Stores behind the port of `siloring-core`: memory, SQLite and Postgres, their migrations, and the
-//! threads that keep a silo's shards from ever waiting on one.
+//! Stores behind the port of `siloring-core`: memory, SQLite and Postgres, their migrations, and
+//! the threads that keep a silo's shards from ever waiting on one.
 //!
 //! One setting, a [`StoreUrl`], names the store of a silo; there is no second one and no look-up by
-//! name. [`migrate()`] makes its tables, in phases; [`open()`] refuses a store that lacks one. A store
-//! does compare-and-set and never retries; what it is asked and answers is
+//! name. [`migrate()`] makes its tables, in phases; [`open()`] refuses a store that lacks one. A
+//! store does compare-and-set and never retries; what it is asked and answers is
 //! [`siloring_core::ports::store`]. [`StoreThreads`] owns the connections of a running silo.
 //!
 //! Deliberately absent: knowledge of grains, silos' links, or any policy of who is Dead.

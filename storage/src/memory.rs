@@ -1,9 +1,9 @@
 //! The store in memory: the model that the other stores are held to.
 //!
 //! A [`MemoryStore`] is a handle; clones share the rows, so that a simulated cluster has one store.
-//! [`MemoryStore::solitary`] is what the URL `memory:` opens: a cluster of one by construction, which
-//! refuses a second living silo. Each request is atomic under one lock, never held across a call out.
-//! Deliberately absent: lost answers, delays and faults (a wrapper's business).
+//! [`MemoryStore::solitary`] is what the URL `memory:` opens: a cluster of one by construction,
+//! which refuses a second living silo. Each request is atomic under one lock, never held across a
+//! call out. Deliberately absent: lost answers, delays and faults (a wrapper's business).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -2,10 +2,10 @@
 //!
 //! A phase is one SQL file, run in one transaction under the database's lock (Postgres: an advisory
 //! lock; SQLite: `BEGIN IMMEDIATE`), so two runners never interleave. Its marker is a row of
-//! `siloring_phase` with the checksum of the SQL. A phase is done when marker and post-condition (its
-//! tables, columns and triggers) both hold; else its SQL, which may be run again, is run and verified
-//! before the commit. So a store with nothing, the first phase only, or half of one ends complete.
-//! Deliberately absent: going back, and moving data (the phases so far only create).
+//! `siloring_phase` with the checksum of the SQL. A phase is done when marker and post-condition
+//! (its tables, columns and triggers) both hold; else its SQL, which may be run again, is run and
+//! verified before the commit. So a store with nothing, the first phase only, or half of one ends
+//! complete. Deliberately absent: going back, and moving data (the phases so far only create).
 
 use core::fmt;
 use core::fmt::Display;
@@ -201,8 +201,8 @@ pub enum MigrateError {
     },
 }
 
-/// Brings the store that `url` names to this program's schema. May be run at any time, any number of
-/// times and by several at once.
+/// Brings the store that `url` names to this program's schema. May be run at any time, any number
+/// of times and by several at once.
 ///
 /// Blocks, on a thread of its own, for at most [`MIGRATE_PHASE_TIME_MAX`] a phase.
 pub fn migrate(url: &str) -> Result<Report, MigrateError> {

@@ -1,9 +1,9 @@
 //! Opening a store from its URL, and refusing one that is not fit.
 //!
 //! [`open`] and [`check`] connect, verify that every phase of the migration is there (DDL is never
-//! run) and that commits are durable, and otherwise say what is wrong with the command that mends it.
-//! They block; Postgres' client must not be called from inside a tokio runtime, so the work is done
-//! on a thread of its own, for at most [`STORE_HANG_AFTER`].
+//! run) and that commits are durable, and otherwise say what is wrong with the command that mends
+//! it. They block; Postgres' client must not be called from inside a tokio runtime, so the work is
+//! done on a thread of its own, for at most [`STORE_HANG_AFTER`].
 
 use core::fmt::Display;
 

@@ -1,11 +1,11 @@
 //! The Postgres store: many hosts.
 //!
 //! One connection of the sync client. Each request is one statement, or a read whose finding a
-//! compare-and-set statement then holds; so no lock outlives a statement, and a silo that is stopped
-//! at any point holds none. A group of state requests is one set-based statement. Everything that
-//! comes from outside is a bound parameter. A connection that failed is dropped; the next request
-//! connects anew; nothing is retried. Deliberately absent: DDL, TLS, pooling (each thread has its
-//! store), client-side time-outs (the threads' business).
+//! compare-and-set statement then holds; so no lock outlives a statement, and a silo that is
+//! stopped at any point holds none. A group of state requests is one set-based statement.
+//! Everything that comes from outside is a bound parameter. A connection that failed is dropped;
+//! the next request connects anew; nothing is retried. Deliberately absent: DDL, TLS, pooling (each
+//! thread has its store), client-side time-outs (the threads' business).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -262,8 +262,8 @@ impl Rows<'_> {
         Ok(table)
     }
 
-    /// Reads what the judgement needs, judges, then writes if the version is still as read: what was
-    /// judged cannot have changed in between without raising it.
+    /// Reads what the judgement needs, judges, then writes if the version is still as read: what
+    /// was judged cannot have changed in between without raising it.
     fn write_row(
         &mut self,
         expected: ViewNumber,

@@ -1,11 +1,11 @@
 //! The SQLite store: the processes of one host, crash safe, without a service.
 //!
-//! One connection, WAL, every write in a `BEGIN IMMEDIATE` transaction (a plain `BEGIN` upgrades late
-//! and then fails busy). `busy_timeout` and `synchronous` belong to a connection and are set at each
-//! open. A connection that failed is dropped and opened anew for the next request; nothing is
-//! retried. The file must exist and be migrated: no DDL runs here. A network file system is refused,
-//! since its locks and shared memory do not hold. Deliberately absent: a cache of statements (one
-//! takes microseconds, a durable commit milliseconds).
+//! One connection, WAL, every write in a `BEGIN IMMEDIATE` transaction (a plain `BEGIN` upgrades
+//! late and then fails busy). `busy_timeout` and `synchronous` belong to a connection and are set
+//! at each open. A connection that failed is dropped and opened anew for the next request; nothing
+//! is retried. The file must exist and be migrated: no DDL runs here. A network file system is
+//! refused, since its locks and shared memory do not hold. Deliberately absent: a cache of
+//! statements (one takes microseconds, a durable commit milliseconds).
 
 use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension as _, TransactionBehavior, params,

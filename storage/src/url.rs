@@ -1,10 +1,10 @@
 //! Store URLs: the one setting that chooses a silo's store.
 //!
 //! `memory:`, `sqlite:PATH` or `postgres://…` (`postgresql://…`). Parsing is total: each text is a
-//! [`StoreUrl`] or a typed [`UrlError`]. `Display` and `Debug` never show a password; what they show
-//! is what logs and errors carry. Our own option `danger_async_commit=1` is taken out of the query;
-//! the rest of a Postgres URL is the client's, and is checked by it. Deliberately absent: key-value
-//! connection strings, environment variables, a default.
+//! [`StoreUrl`] or a typed [`UrlError`]. `Display` and `Debug` never show a password; what they
+//! show is what logs and errors carry. Our own option `danger_async_commit=1` is taken out of the
+//! query; the rest of a Postgres URL is the client's, and is checked by it. Deliberately absent:
+//! key-value connection strings, environment variables, a default.
 
 use core::fmt;
 use core::str::FromStr;

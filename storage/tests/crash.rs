@@ -1,8 +1,8 @@
 //! Processes that die while they write, and disks that are full (SCENARIOS P4; FAULTS 37, 41, 50).
 //!
 //! Method: this test binary starts itself as a writer that acknowledges each write on standard
-//! output, and kills it (`kill -9`) after a number of acknowledgements drawn from a printed seed. Then
-//! the store must be whole: each row of one write, none older than its acknowledgement.
+//! output, and kills it (`kill -9`) after a number of acknowledgements drawn from a printed seed.
+//! Then the store must be whole: each row of one write, none older than its acknowledgement.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};

@@ -1,7 +1,7 @@
 //! What each store does when its ground gives way (FAULTS 36 to 50).
 //!
-//! Method: the fault is made on a real server or file; the answer must be the typed one, in time, and
-//! the same store must go on afterwards by itself.
+//! Method: the fault is made on a real server or file; the answer must be the typed one, in time,
+//! and the same store must go on afterwards by itself.
 
 use std::sync::mpsc::channel;
 use std::time::Duration;

@@ -1,8 +1,9 @@
-//! Testing whole clusters: a simulator that runs them from a seed, and a harness for real processes.
+//! Testing whole clusters: a simulator that runs them from a seed, and a harness for real
+//! processes.
 //!
-//! [`sim`] runs the real nodes of a silo on virtual time, on one thread, with every fault from a seed.
-//! [`process`] starts silos as operating-system processes, and [`postgres`] a private server for them.
-//! All of it is for your own grains too.
+//! [`sim`] runs the real nodes of a silo on virtual time, on one thread, with every fault from a
+//! seed. [`process`] starts silos as operating-system processes, and [`postgres`] a private server
+//! for them. All of it is for your own grains too.
 
 pub mod postgres;
 pub mod process;

@@ -1,11 +1,11 @@
 //! A private Postgres server for tests, from the machine's own installation.
 //!
 //! One server per test binary, reached by a Unix socket in a folder of its own, one database per
-//! test, cloned from a template that is prepared once. As root it runs as the user `postgres`, since
-//! Postgres refuses root. It ends, by its process id, when the value is dropped, and also when the
-//! test process ends in any other way: a guardian process waits for that. `fsync` is off (no test
-//! cuts the power), `synchronous_commit` is on. Every step is bounded. Deliberately absent: TCP,
-//! downloads, containers.
+//! test, cloned from a template that is prepared once. As root it runs as the user `postgres`,
+//! since Postgres refuses root. It ends, by its process id, when the value is dropped, and also
+//! when the test process ends in any other way: a guardian process waits for that. `fsync` is off
+//! (no test cuts the power), `synchronous_commit` is on. Every step is bounded. Deliberately
+//! absent: TCP, downloads, containers.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -148,8 +148,8 @@ impl PrivatePostgres {
         url
     }
 
-    /// Makes a database like the template, and returns its URL. The first call has `prepare` make the
-    /// template, given its URL.
+    /// Makes a database like the template, and returns its URL. The first call has `prepare` make
+    /// the template, given its URL.
     pub fn database(
         &self,
         prepare: impl FnOnce(&str) -> Result<(), String>,

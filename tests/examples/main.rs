@@ -1,5 +1,10 @@
 //! The examples do what they say: each is run as a person would run it.
 
+/// The chat's books have unit tests of their own; here they run.
+#[path = "../../examples/pod_hub_chat/main.rs"]
+#[expect(dead_code, reason = "the program itself is run as a process")]
+mod pod_hub_chat;
+
 use std::process::{Command, Output};
 
 use siloring_testkit::process::artifact;

@@ -55,9 +55,9 @@ fn a_swallowed_refusal_is_found() {
     found("refusals-swallowed");
 }
 
-/// 7. A lane counts as up at the connect.
+/// 7. A link counts as up at the connect.
 #[test]
-fn a_lane_that_is_up_at_the_connect_is_found() {
+fn a_link_that_is_up_at_the_connect_is_found() {
     found("up-at-connect");
 }
 

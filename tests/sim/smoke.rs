@@ -4,7 +4,7 @@
 //! thread. What a run must have had, or it proved nothing, is asserted for each seed.
 
 use siloring_testkit::sim::explore::{
-    Asked, Demands, Totals, asked, run_twice, run_watched, shrink_failure, trace_asked,
+    Asked, Demands, Totals, asked, run, run_twice, run_watched, shrink_failure, trace_asked,
 };
 use siloring_testkit::sim::{Failure, Options, Plan};
 
@@ -21,6 +21,21 @@ fn even_seeds_keep_every_promise_and_repeat_themselves() {
 #[test]
 fn odd_seeds_keep_every_promise_and_repeat_themselves() {
     deal(1);
+}
+
+/// Two silos are a case of their own: one vote suffices, and nobody else can be asked.
+#[test]
+fn two_silos_keep_every_promise() {
+    if asked().is_ok_and(|asked| asked != Asked::Nothing) {
+        return;
+    }
+    for seed in 0..SEEDS / 10 {
+        let mut options = Options::new(seed);
+        options.silos = 2;
+        if let Err(failure) = run(&Plan::from_seed(options)) {
+            report_failure(&failure);
+        }
+    }
 }
 
 fn deal(hand: u64) {

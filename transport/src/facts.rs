@@ -126,15 +126,9 @@ impl LocalFacts {
     /// Whether every fact is within its bounds. A silo asks this once, when it starts.
     pub fn check(&self) -> Result<(), FactsError> {
         if self.secrets.len() > SECRETS_MAX {
-            return Err(FactsError::Secrets {
-                found: self.secrets.len(),
-            });
+            return Err(FactsError::Secrets { found: self.secrets.len() });
         }
-        if self
-            .incarnation
-            .as_ref()
-            .is_some_and(|who| who.generation == Generation::NONE)
-        {
+        if self.incarnation.as_ref().is_some_and(|who| who.generation == Generation::NONE) {
             return Err(FactsError::Generation);
         }
         let bounds = Bounds {
@@ -163,21 +157,15 @@ impl Bounds {
             return Err(FactsError::Shards { found: self.shards });
         }
         if self.host_bytes > HOST_BYTES_MAX {
-            return Err(FactsError::Host {
-                length_bytes: self.host_bytes,
-            });
+            return Err(FactsError::Host { length_bytes: self.host_bytes });
         }
         if self.deadline_default.is_zero() || self.deadline_default > DEADLINE_MAX {
-            return Err(FactsError::Deadline {
-                found: self.deadline_default,
-            });
+            return Err(FactsError::Deadline { found: self.deadline_default });
         }
         let frame_bytes = self.frame_bytes_max as usize;
         let allowed = HANDSHAKE_FRAME_BYTES_MAX..=FRAME_BYTES_MAX;
         if !allowed.contains(&frame_bytes) || !frame_bytes.is_multiple_of(FRAME_ALIGN) {
-            return Err(FactsError::FrameBytes {
-                found: self.frame_bytes_max,
-            });
+            return Err(FactsError::FrameBytes { found: self.frame_bytes_max });
         }
         if self.types > HOSTED_TYPES_MAX {
             return Err(FactsError::Types { found: self.types });

@@ -21,10 +21,7 @@ use crate::secret::MAC_BYTES;
 /// The version byte of handshake frames. A build that no longer speaks it cannot be told why it is
 /// refused.
 const HANDSHAKE_VERSION: u8 = 1;
-const _: () = assert!(
-    VERSION_MIN == HANDSHAKE_VERSION,
-    "handshake frames keep version 1 for ever"
-);
+const _: () = assert!(VERSION_MIN == HANDSHAKE_VERSION, "handshake frames keep version 1 for ever");
 
 /// What one side says of itself.
 #[derive(Archive, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
@@ -148,14 +145,8 @@ impl Facts {
             frame_bytes_max: self.frame_bytes_max,
             types: self.types.len(),
         };
-        bounds
-            .check()
-            .map_err(|error| violation(error.to_string()))?;
-        Ok(self
-            .types
-            .iter()
-            .map(|&bits| Schema::from_bits(bits))
-            .collect())
+        bounds.check().map_err(|error| violation(error.to_string()))?;
+        Ok(self.types.iter().map(|&bits| Schema::from_bits(bits)).collect())
     }
 
     fn check_incarnation(
@@ -170,28 +161,17 @@ impl Facts {
         let name = SiloName::new(self.name.clone())
             .map_err(|error| violation(format!("the peer's name is malformed: {error}")))?;
         let peer = Incarnation { name, generation };
-        if local
-            .incarnation
-            .as_ref()
-            .is_some_and(|us| us.generation == generation)
-        {
-            return Err(mismatch(format!(
-                "{peer} claims the generation of this silo"
-            )));
+        if local.incarnation.as_ref().is_some_and(|us| us.generation == generation) {
+            return Err(mismatch(format!("{peer} claims the generation of this silo")));
         }
         check_alive(&peer, view)?;
         if let Some(row) = view.silo(generation) {
             if row.incarnation.name != peer.name {
-                return Err(mismatch(format!(
-                    "{peer} claims the row of {}",
-                    row.incarnation
-                )));
+                return Err(mismatch(format!("{peer} claims the row of {}", row.incarnation)));
             }
             if row.shards != self.shards {
                 let (said, wrote) = (self.shards, row.shards);
-                return Err(mismatch(format!(
-                    "{peer} says {said} shards, its row {wrote}"
-                )));
+                return Err(mismatch(format!("{peer} says {said} shards, its row {wrote}")));
             }
         }
         Ok(Some(peer))
@@ -256,10 +236,7 @@ pub(crate) fn frame<T: Encode>(
 }
 
 /// Reads the archive of a handshake frame's body.
-#[expect(
-    clippy::map_err_ignore,
-    reason = "the error says nothing beyond its type"
-)]
+#[expect(clippy::map_err_ignore, reason = "the error says nothing beyond its type")]
 pub(crate) fn read<T: DecodeOwned>(kind: FrameKind, archive: &[u8]) -> Result<T, Refusal> {
     // The bytes lie anywhere in the handshake's buffer: an aligned copy of them is read.
     let copy = Body::copy_of(archive);
@@ -286,11 +263,7 @@ mod tests {
             deadline_default: Duration::from_secs(30),
             frame_bytes_max: 1 << 20,
             secrets: Vec::new(),
-            types: vec![Schema {
-                type_id: 1,
-                version: 2,
-                fingerprint: 3,
-            }],
+            types: vec![Schema { type_id: 1, version: 2, fingerprint: 3 }],
             features: 5,
         }
     }
@@ -300,110 +273,51 @@ mod tests {
     #[test]
     fn handshake_frames_keep_their_bytes() {
         let facts = Facts::of(&local());
-        let purpose = Purpose::Shard {
-            from: ShardIndex(3),
-            to: ShardIndex(1),
-        };
+        let purpose = Purpose::Shard { from: ShardIndex(3), to: ShardIndex(1) };
         let (expect, authenticated, nonce) = (9, true, [6; 32]);
-        let hello = Hello {
-            facts: facts.clone(),
-            purpose,
-            expect,
-            authenticated,
-            nonce,
-        };
+        let hello = Hello { facts: facts.clone(), purpose, expect, authenticated, nonce };
         let answer = Answer { facts, nonce };
         let frames = [
             frame(FrameKind::Hello, None, &hello),
             frame(FrameKind::HelloAck, Some([8; MAC_BYTES]), &answer),
             frame(FrameKind::HelloDone, Some([8; MAC_BYTES]), &()),
         ];
-        let hashes = frames
-            .each_ref()
-            .map(|frame| (frame.len(), stable_u64(frame)));
+        let hashes = frames.each_ref().map(|frame| (frame.len(), stable_u64(frame)));
         assert_eq!(hashes, GOLDEN);
     }
 
-    const GOLDEN: [(usize, u64); 3] = [
-        (208, 0x0b85_a37f_6a3c_ece8),
-        (208, 0xd708_b0db_b3cd_8863),
-        (96, 0x6e19_7b97_e489_3234),
-    ];
+    const GOLDEN: [(usize, u64); 3] =
+        [(208, 0x0b85_a37f_6a3c_ece8), (208, 0xd708_b0db_b3cd_8863), (96, 0x6e19_7b97_e489_3234)];
 
     #[test]
     fn the_highest_version_that_both_speak_is_agreed() {
         let speaking = |version_min: u8, version_max: u8| {
-            let facts = Facts {
-                version_min,
-                version_max,
-                generation: 8,
-                ..Facts::of(&local())
-            };
+            let facts = Facts { version_min, version_max, generation: 8, ..Facts::of(&local()) };
             facts.check(&local(), &View::default())
         };
         assert_eq!(speaking(VERSION_MIN, VERSION + 3).unwrap().version, VERSION);
         for (lowest, highest) in [(VERSION + 1, VERSION + 2), (0, VERSION_MIN - 1), (2, 1)] {
             let refusal = speaking(lowest, highest).unwrap_err();
-            assert_eq!(
-                refusal.kind,
-                RefusalKind::VersionUnsupported,
-                "{lowest} to {highest}"
-            );
+            assert_eq!(refusal.kind, RefusalKind::VersionUnsupported, "{lowest} to {highest}");
         }
     }
 
     #[test]
     fn facts_out_of_bounds_are_a_violation() {
-        let good = || Facts {
-            generation: 8,
-            ..Facts::of(&local())
-        };
+        let good = || Facts { generation: 8, ..Facts::of(&local()) };
         assert!(good().check(&local(), &View::default()).is_ok());
         let bad = [
-            Facts {
-                shards: 0,
-                ..good()
-            },
-            Facts {
-                shards: u16::MAX,
-                ..good()
-            },
-            Facts {
-                host: "h".repeat(1000),
-                ..good()
-            },
-            Facts {
-                deadline_default_ns: 0,
-                ..good()
-            },
-            Facts {
-                deadline_default_ns: u64::MAX,
-                ..good()
-            },
-            Facts {
-                frame_bytes_max: 0,
-                ..good()
-            },
-            Facts {
-                frame_bytes_max: (1 << 20) + 1,
-                ..good()
-            },
-            Facts {
-                frame_bytes_max: u32::MAX,
-                ..good()
-            },
-            Facts {
-                types: vec![0; 2000],
-                ..good()
-            },
-            Facts {
-                name: "a b".into(),
-                ..good()
-            },
-            Facts {
-                cluster: String::new(),
-                ..good()
-            },
+            Facts { shards: 0, ..good() },
+            Facts { shards: u16::MAX, ..good() },
+            Facts { host: "h".repeat(1000), ..good() },
+            Facts { deadline_default_ns: 0, ..good() },
+            Facts { deadline_default_ns: u64::MAX, ..good() },
+            Facts { frame_bytes_max: 0, ..good() },
+            Facts { frame_bytes_max: (1 << 20) + 1, ..good() },
+            Facts { frame_bytes_max: u32::MAX, ..good() },
+            Facts { types: vec![0; 2000], ..good() },
+            Facts { name: "a b".into(), ..good() },
+            Facts { cluster: String::new(), ..good() },
         ];
         for facts in bad {
             let refusal = facts.clone().check(&local(), &View::default()).unwrap_err();

@@ -70,9 +70,7 @@ pub struct Established {
 impl Established {
     /// The peer's generation; [`Generation::NONE`] for an inquirer without one.
     pub fn peer_generation(&self) -> Generation {
-        self.peer
-            .as_ref()
-            .map_or(Generation::NONE, |peer| peer.generation)
+        self.peer.as_ref().map_or(Generation::NONE, |peer| peer.generation)
     }
 }
 
@@ -89,19 +87,9 @@ pub struct Handshake {
 
 #[derive(Debug)]
 enum State {
-    AwaitHello {
-        nonce: [u8; 32],
-    },
-    AwaitAnswer {
-        purpose: Purpose,
-        expect: Option<Generation>,
-        hello: [u8; 32],
-    },
-    AwaitDone {
-        peer: Peer,
-        purpose: Purpose,
-        transcript: Transcript,
-    },
+    AwaitHello { nonce: [u8; 32] },
+    AwaitAnswer { purpose: Purpose, expect: Option<Generation>, hello: [u8; 32] },
+    AwaitDone { peer: Peer, purpose: Purpose, transcript: Transcript },
     Over,
 }
 
@@ -124,11 +112,7 @@ impl Handshake {
         expect: Option<Generation>,
         nonce: [u8; 32],
     ) -> Self {
-        assert_eq!(
-            local.check(),
-            Ok(()),
-            "facts are checked at the start of the silo"
-        );
+        assert_eq!(local.check(), Ok(()), "facts are checked at the start of the silo");
         assert!(
             local.incarnation.is_some() || purpose == Purpose::Inquiry,
             "a silo without an incarnation only inquires"
@@ -141,18 +125,8 @@ impl Handshake {
             nonce,
         };
         let unsent = frame(FrameKind::Hello, None, &hello);
-        let state = State::AwaitAnswer {
-            purpose,
-            expect,
-            hello: Sha256::digest(&unsent).into(),
-        };
-        Self {
-            local,
-            state,
-            received: Vec::new(),
-            unsent,
-            sent_bytes: 0,
-        }
+        let state = State::AwaitAnswer { purpose, expect, hello: Sha256::digest(&unsent).into() };
+        Self { local, state, received: Vec::new(), unsent, sent_bytes: 0 }
     }
 
     /// Awaits a dialer. `nonce` must be fresh and unpredictable.
@@ -160,19 +134,9 @@ impl Handshake {
     /// # Panics
     /// If the facts do not pass [`LocalFacts::check`].
     pub fn accept(local: Arc<LocalFacts>, nonce: [u8; 32]) -> Self {
-        assert_eq!(
-            local.check(),
-            Ok(()),
-            "facts are checked at the start of the silo"
-        );
+        assert_eq!(local.check(), Ok(()), "facts are checked at the start of the silo");
         let state = State::AwaitHello { nonce };
-        Self {
-            local,
-            state,
-            received: Vec::new(),
-            unsent: Vec::new(),
-            sent_bytes: 0,
-        }
+        Self { local, state, received: Vec::new(), unsent: Vec::new(), sent_bytes: 0 }
     }
 
     /// Takes bytes that the peer sent. After [`Step::Up`] or [`Step::Refused`] the machine is done:
@@ -230,10 +194,7 @@ impl Handshake {
     }
 
     fn fill(&mut self, input: &mut &[u8], target_bytes: usize) {
-        assert!(
-            target_bytes <= HANDSHAKE_FRAME_BYTES_MAX,
-            "the length was checked"
-        );
+        assert!(target_bytes <= HANDSHAKE_FRAME_BYTES_MAX, "the length was checked");
         let missing = target_bytes.saturating_sub(self.received.len());
         let (taken, rest) = input.split_at(missing.min(input.len()));
         if !taken.is_empty() {
@@ -263,20 +224,12 @@ impl Handshake {
             State::AwaitAnswer { .. } | State::AwaitDone { .. } if spoke_early => {
                 Err(violation("the peer answered before it was spoken to"))
             }
-            State::AwaitAnswer {
-                purpose,
-                expect,
-                hello,
-            } if kind == FrameKind::HelloAck => {
+            State::AwaitAnswer { purpose, expect, hello } if kind == FrameKind::HelloAck => {
                 let wanted = Wanted { purpose, expect };
                 let peer = self.handle_answer(frame, body, wanted, hello, view)?;
                 Ok(Progress::Up(Box::new(peer), purpose, Role::Dialer))
             }
-            State::AwaitDone {
-                peer,
-                purpose,
-                transcript,
-            } if kind == FrameKind::HelloDone => {
+            State::AwaitDone { peer, purpose, transcript } if kind == FrameKind::HelloDone => {
                 self.handle_done(body, &peer, &transcript, view)?;
                 Ok(Progress::Up(Box::new(peer), purpose, Role::Acceptor))
             }
@@ -310,28 +263,17 @@ impl Handshake {
                 "the dialer has no cluster secret and we have one: configure it on both"
             }));
         }
-        let answer = Answer {
-            facts: Facts::of(&self.local),
-            nonce,
-        };
+        let answer = Answer { facts: Facts::of(&self.local), nonce };
         let blank = self.local.secrets.first().map(|_| [0; MAC_BYTES]);
         let blank_frame = frame(FrameKind::HelloAck, blank, &answer);
         let transcript = Transcript {
             hello: Sha256::digest(hello_frame).into(),
             answer: Sha256::digest(&blank_frame).into(),
         };
-        let signature = self
-            .local
-            .secrets
-            .first()
-            .map(|secret| secret.sign(Role::Acceptor, &transcript));
-        self.unsent
-            .extend_from_slice(&frame(FrameKind::HelloAck, signature, &answer));
-        Ok(Progress::More(State::AwaitDone {
-            peer,
-            purpose,
-            transcript,
-        }))
+        let signature =
+            self.local.secrets.first().map(|secret| secret.sign(Role::Acceptor, &transcript));
+        self.unsent.extend_from_slice(&frame(FrameKind::HelloAck, signature, &answer));
+        Ok(Progress::More(State::AwaitDone { peer, purpose, transcript }))
     }
 
     /// The dialer's half: checks the acceptor's facts and signature, and signs in turn.
@@ -355,10 +297,7 @@ impl Handshake {
             archive = rest;
             blank_frame[HEADER_BYTES..HEADER_BYTES + MAC_BYTES].fill(0);
         }
-        let transcript = Transcript {
-            hello,
-            answer: Sha256::digest(&blank_frame).into(),
-        };
+        let transcript = Transcript { hello, answer: Sha256::digest(&blank_frame).into() };
         if let Some(signature) = signature {
             self.check_signature(Role::Acceptor, &transcript, &signature)?;
         }
@@ -366,13 +305,9 @@ impl Handshake {
         let peer = answer.facts.check(&self.local, view)?;
         check_expected(expect, purpose, peer.incarnation.as_ref())?;
         check_purpose(purpose, self.local.shards, peer.shards)?;
-        let signature = self
-            .local
-            .secrets
-            .first()
-            .map(|secret| secret.sign(Role::Dialer, &transcript));
-        self.unsent
-            .extend_from_slice(&frame(FrameKind::HelloDone, signature, &()));
+        let signature =
+            self.local.secrets.first().map(|secret| secret.sign(Role::Dialer, &transcript));
+        self.unsent.extend_from_slice(&frame(FrameKind::HelloDone, signature, &()));
         Ok(peer)
     }
 
@@ -390,14 +325,11 @@ impl Handshake {
                 return Err(violation("HelloDone carries a signature nobody agreed on"));
             }
         } else {
-            let signature: &[u8; MAC_BYTES] = body
-                .as_array()
-                .ok_or_else(|| bad_credential("the dialer signed nothing"))?;
+            let signature: &[u8; MAC_BYTES] =
+                body.as_array().ok_or_else(|| bad_credential("the dialer signed nothing"))?;
             self.check_signature(Role::Dialer, transcript, signature)?;
         }
-        peer.incarnation
-            .as_ref()
-            .map_or(Ok(()), |peer| check_alive(peer, view))
+        peer.incarnation.as_ref().map_or(Ok(()), |peer| check_alive(peer, view))
     }
 
     fn check_signature(
@@ -407,15 +339,15 @@ impl Handshake {
         signature: &[u8; MAC_BYTES],
     ) -> Result<(), Refusal> {
         // Every secret is tried, so that the time tells nothing of which one held.
-        let held = self.local.secrets.iter().fold(false, |held, secret| {
-            secret.verify(role, transcript, signature) | held
-        });
+        let held = self
+            .local
+            .secrets
+            .iter()
+            .fold(false, |held, secret| secret.verify(role, transcript, signature) | held);
         if held {
             return Ok(());
         }
-        Err(bad_credential(
-            "the peer's signature holds under none of our cluster secrets",
-        ))
+        Err(bad_credential("the peer's signature holds under none of our cluster secrets"))
     }
 
     /// Whether we are the one whom the dialer wants.

@@ -178,10 +178,7 @@ impl Inbound {
             frame_bytes_max: established.frame_bytes_max as usize,
         };
         let leftover = &established.leftover;
-        inbound
-            .chunk
-            .slice_mut(0, leftover.len())
-            .copy_from_slice(leftover);
+        inbound.chunk.slice_mut(0, leftover.len()).copy_from_slice(leftover);
         inbound.end = leftover.len();
         inbound
     }
@@ -208,16 +205,10 @@ impl Inbound {
     pub fn received(&mut self, count: usize) {
         if let Some(large) = &mut self.large {
             large.filled += count;
-            assert!(
-                large.filled <= large.chunk.capacity(),
-                "more was received than fits"
-            );
+            assert!(large.filled <= large.chunk.capacity(), "more was received than fits");
         } else {
             self.end += count;
-            assert!(
-                self.end <= self.chunk.capacity(),
-                "more was received than fits"
-            );
+            assert!(self.end <= self.chunk.capacity(), "more was received than fits");
         }
     }
 
@@ -254,11 +245,7 @@ impl Inbound {
 
     /// Bytes of buffer that this half holds, touched or not.
     pub fn buffer_bytes(&self) -> usize {
-        self.chunk.capacity()
-            + self
-                .large
-                .as_ref()
-                .map_or(0, |large| large.chunk.capacity())
+        self.chunk.capacity() + self.large.as_ref().map_or(0, |large| large.chunk.capacity())
     }
 
     /// Finds the next frame to show, takes in those before it, and steps behind it.
@@ -317,16 +304,9 @@ impl Inbound {
         }
         let frame_bytes = self.waiting_frame_bytes();
         if frame_bytes > self.chunk.capacity() {
-            let mut large = Large {
-                chunk: Chunk::new(frame_bytes),
-                filled: 0,
-                shown: false,
-            };
+            let mut large = Large { chunk: Chunk::new(frame_bytes), filled: 0, shown: false };
             let waiting = self.chunk.slice(start, end);
-            large
-                .chunk
-                .slice_mut(0, waiting.len())
-                .copy_from_slice(waiting);
+            large.chunk.slice_mut(0, waiting.len()).copy_from_slice(waiting);
             large.filled = waiting.len();
             self.large = Some(large);
             (self.start, self.end) = (0, 0);
@@ -366,10 +346,7 @@ fn take_in(
     }
     let found = ViewNumber(layout.header.correlation.0);
     if found < *peer_view {
-        return Err(LinkError::ViewWentBack {
-            known: *peer_view,
-            found,
-        });
+        return Err(LinkError::ViewWentBack { known: *peer_view, found });
     }
     *peer_view = found;
     Ok(())
@@ -383,10 +360,7 @@ fn check_allowed(allowed: u32, layout: &Layout, bytes: &[u8]) -> Result<(), Link
     }
     if kind == FrameKind::Refuse {
         let (body, _extensions) = layout.split(bytes)?;
-        return Err(LinkError::Refused(Refusal::from_frame(
-            &layout.header,
-            body,
-        )));
+        return Err(LinkError::Refused(Refusal::from_frame(&layout.header, body)));
     }
     Err(LinkError::Misplaced { kind })
 }

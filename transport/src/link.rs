@@ -21,10 +21,7 @@ pub struct Link {
 impl Link {
     /// A link as the handshake left it: with its unsent bytes, and what came behind it.
     pub fn new(established: &Established) -> Self {
-        Self {
-            inbound: Inbound::new(established),
-            outbound: Outbound::new(established),
-        }
+        Self { inbound: Inbound::new(established), outbound: Outbound::new(established) }
     }
 
     /// The halves, to be kept apart.
@@ -57,8 +54,7 @@ impl Link {
         extensions: &[u8],
         class: Class,
     ) -> Result<Position, SendRefused> {
-        self.outbound
-            .push(header, source, target, body, extensions, class)
+        self.outbound.push(header, source, target, body, extensions, class)
     }
 
     /// See [`Outbound::push_view`].

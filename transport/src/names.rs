@@ -94,21 +94,12 @@ impl Names {
     }
 }
 
-#[expect(
-    clippy::map_err_ignore,
-    reason = "what exactly is malformed would echo the peer's bytes"
-)]
+#[expect(clippy::map_err_ignore, reason = "what exactly is malformed would echo the peer's bytes")]
 fn read_entry(bytes: &[u8]) -> Result<(Address, &[u8]), DictionaryError> {
-    let (hash, rest) = bytes
-        .split_first_chunk::<16>()
-        .ok_or(DictionaryError::Truncated)?;
-    let (length, rest) = rest
-        .split_first_chunk::<2>()
-        .ok_or(DictionaryError::Truncated)?;
+    let (hash, rest) = bytes.split_first_chunk::<16>().ok_or(DictionaryError::Truncated)?;
+    let (length, rest) = rest.split_first_chunk::<2>().ok_or(DictionaryError::Truncated)?;
     let length = usize::from(u16::from_le_bytes(*length));
-    let (text, rest) = rest
-        .split_at_checked(length)
-        .ok_or(DictionaryError::Truncated)?;
+    let (text, rest) = rest.split_at_checked(length).ok_or(DictionaryError::Truncated)?;
     let text = str::from_utf8(text).map_err(|_| DictionaryError::Malformed)?;
     let address = Address::parse(text).map_err(|_| DictionaryError::Malformed)?;
     let claimed = AddressHash(u128::from_le_bytes(*hash));
@@ -161,10 +152,7 @@ impl Told {
     ) -> Fresh<'a> {
         let pair = [hash_of(source), hash_of(target)];
         if pair == self.last {
-            return Fresh {
-                addresses: [None, None],
-                starts_anew: false,
-            };
+            return Fresh { addresses: [None, None], starts_anew: false };
         }
         let unknown = |address: &&Address| !self.known.contains(&address.hash());
         let source_fresh = source.filter(unknown);
@@ -172,18 +160,12 @@ impl Told {
         let fresh_count = usize::from(source_fresh.is_some()) + usize::from(target_fresh.is_some());
         if self.known.len() + fresh_count > LINK_DICTIONARY_MAX {
             let target = target.filter(|_| pair[0] != pair[1]);
-            return Fresh {
-                addresses: [source, target],
-                starts_anew: true,
-            };
+            return Fresh { addresses: [source, target], starts_anew: true };
         }
         if fresh_count == 0 {
             self.last = pair;
         }
-        Fresh {
-            addresses: [source_fresh, target_fresh],
-            starts_anew: false,
-        }
+        Fresh { addresses: [source_fresh, target_fresh], starts_anew: false }
     }
 
     /// Writes the dictionary frame and remembers what it tells.
@@ -207,10 +189,7 @@ impl Told {
             let new = self.known.insert(address.hash());
             assert!(new, "an address is told once");
         }
-        out.resize(
-            start + HEADER_BYTES + body_bytes.next_multiple_of(FRAME_ALIGN),
-            0,
-        );
+        out.resize(start + HEADER_BYTES + body_bytes.next_multiple_of(FRAME_ALIGN), 0);
     }
 }
 
@@ -271,11 +250,7 @@ mod tests {
             assert!(names.len() <= LINK_DICTIONARY_MAX);
         }
         assert_eq!((names.len(), told.known.len()), (1, 1));
-        assert!(
-            told.fresh(None, Some(&address("chat.room/5")))
-                .frame_bytes()
-                > 0
-        );
+        assert!(told.fresh(None, Some(&address("chat.room/5"))).frame_bytes() > 0);
     }
 
     /// A pair of which one is known straddles the bound: both must be told again.
@@ -329,26 +304,11 @@ mod tests {
             take(&mut Names::default(), &bad)
         };
         assert!(take(&mut Names::default(), &good).is_ok());
-        assert!(matches!(
-            with(HEADER_BYTES, 0),
-            Err(DictionaryError::Hash { .. })
-        ));
-        assert_eq!(
-            with(HEADER_BYTES + 16, 200),
-            Err(DictionaryError::Truncated)
-        );
-        assert_eq!(
-            with(HEADER_BYTES + 17, 200),
-            Err(DictionaryError::Truncated)
-        );
-        assert_eq!(
-            with(HEADER_BYTES + 18, b'\n'),
-            Err(DictionaryError::Malformed)
-        );
-        assert_eq!(
-            with(HEADER_BYTES + 18, 0xff),
-            Err(DictionaryError::Malformed)
-        );
+        assert!(matches!(with(HEADER_BYTES, 0), Err(DictionaryError::Hash { .. })));
+        assert_eq!(with(HEADER_BYTES + 16, 200), Err(DictionaryError::Truncated));
+        assert_eq!(with(HEADER_BYTES + 17, 200), Err(DictionaryError::Truncated));
+        assert_eq!(with(HEADER_BYTES + 18, b'\n'), Err(DictionaryError::Malformed));
+        assert_eq!(with(HEADER_BYTES + 18, 0xff), Err(DictionaryError::Malformed));
         assert_eq!(with(12, 9), Err(DictionaryError::Mode { found: 9 }));
     }
 }

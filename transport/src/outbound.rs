@@ -105,14 +105,8 @@ impl Outbound {
         extensions: &[u8],
         class: Class,
     ) -> Result<Position, SendRefused> {
-        assert!(
-            source.is_none_or(|address| address.hash() == header.source),
-            "source and hash"
-        );
-        assert!(
-            target.is_none_or(|address| address.hash() == header.target),
-            "target and hash"
-        );
+        assert!(source.is_none_or(|address| address.hash() == header.source), "source and hash");
+        assert!(target.is_none_or(|address| address.hash() == header.target), "target and hash");
         let frame_bytes = frame_bytes(body.len(), extensions.len());
         if frame_bytes > self.frame_bytes_max {
             return Err(SendRefused::TooLarge);
@@ -130,17 +124,12 @@ impl Outbound {
         }
         let position = self.end();
         let start = self.buffer.len();
-        self.buffer
-            .extend_from_slice(&header.encode(body.len(), extensions.len()));
+        self.buffer.extend_from_slice(&header.encode(body.len(), extensions.len()));
         self.buffer.extend_from_slice(body);
         let padding = body.len().next_multiple_of(FRAME_ALIGN) - body.len();
         self.buffer.extend_from_slice(&[0; FRAME_ALIGN][..padding]);
         self.buffer.extend_from_slice(extensions);
-        assert_eq!(
-            self.buffer.len() - start,
-            frame_bytes,
-            "a frame is as long as it says"
-        );
+        assert_eq!(self.buffer.len() - start, frame_bytes, "a frame is as long as it says");
         Ok(position)
     }
 
@@ -155,10 +144,7 @@ impl Outbound {
         }
         let ahead = usize::try_from(position.0 - self.written).expect("within the backlog");
         let start = self.head + ahead;
-        let frame = self
-            .buffer
-            .get_mut(start..start + HEADER_BYTES)
-            .expect("a whole frame waits");
+        let frame = self.buffer.get_mut(start..start + HEADER_BYTES).expect("a whole frame waits");
         frame[KIND_AT] = FrameKind::Void as u8;
         true
     }
@@ -188,10 +174,7 @@ impl Outbound {
     /// # Panics
     /// If there were fewer.
     pub fn sent(&mut self, count: usize) {
-        assert!(
-            count <= self.backlog_bytes(),
-            "more was sent than there was"
-        );
+        assert!(count <= self.backlog_bytes(), "more was sent than there was");
         self.head += count;
         self.written += count as u64;
         if self.head == self.buffer.len() {
@@ -225,11 +208,7 @@ impl Outbound {
 
     /// Bytes of the View frame that is due.
     fn view_bytes(&self) -> usize {
-        if self.view == self.view_told {
-            0
-        } else {
-            HEADER_BYTES
-        }
+        if self.view == self.view_told { 0 } else { HEADER_BYTES }
     }
 
     fn lay_view(&mut self) {
@@ -293,14 +272,7 @@ mod tests {
     }
 
     fn push(outbound: &mut Outbound, body: &[u8]) -> Result<Position, SendRefused> {
-        outbound.push(
-            &Header::new(FrameKind::Probe),
-            None,
-            None,
-            body,
-            &[],
-            Class::Request,
-        )
+        outbound.push(&Header::new(FrameKind::Probe), None, None, body, &[], Class::Request)
     }
 
     #[test]
@@ -325,10 +297,6 @@ mod tests {
             outbound.sent(frame_bytes);
             push(&mut outbound, &[0; 1000]).unwrap();
         }
-        assert!(
-            outbound.buffer.capacity() <= 64 * frame_bytes,
-            "{}",
-            outbound.buffer.capacity()
-        );
+        assert!(outbound.buffer.capacity() <= 64 * frame_bytes, "{}", outbound.buffer.capacity());
     }
 }

@@ -98,11 +98,7 @@ pub struct Refusal {
 impl Refusal {
     /// A refusal by us. Of `detail` at most [`FAILURE_DETAIL_BYTES_MAX`] bytes are kept.
     pub fn ours(kind: RefusalKind, detail: impl Into<String>) -> Self {
-        Self {
-            kind,
-            by: RefusedBy::Us,
-            detail: bounded(detail.into()),
-        }
+        Self { kind, by: RefusedBy::Us, detail: bounded(detail.into()) }
     }
 
     /// The Refuse frame that tells the peer.
@@ -120,11 +116,7 @@ impl Refusal {
         let code = u16::try_from(header.method.0).unwrap_or(u16::MAX);
         let body = &body[..body.len().min(FAILURE_DETAIL_BYTES_MAX)];
         let detail = String::from_utf8_lossy(body).replace(char::is_control, "?");
-        Self {
-            kind: RefusalKind::from_code(code),
-            by: RefusedBy::Peer,
-            detail: bounded(detail),
-        }
+        Self { kind: RefusalKind::from_code(code), by: RefusedBy::Peer, detail: bounded(detail) }
     }
 }
 
@@ -138,11 +130,7 @@ impl fmt::Display for Refusal {
         if let RefusalKind::Unknown(code) = self.kind {
             write!(out, " {code:#06x}")?;
         }
-        if self.detail.is_empty() {
-            Ok(())
-        } else {
-            write!(out, ": {}", self.detail)
-        }
+        if self.detail.is_empty() { Ok(()) } else { write!(out, ": {}", self.detail) }
     }
 }
 
@@ -150,9 +138,7 @@ impl core::error::Error for Refusal {}
 
 fn bounded(mut detail: String) -> Box<str> {
     if detail.len() > FAILURE_DETAIL_BYTES_MAX {
-        let end = (0..=FAILURE_DETAIL_BYTES_MAX)
-            .rev()
-            .find(|&at| detail.is_char_boundary(at));
+        let end = (0..=FAILURE_DETAIL_BYTES_MAX).rev().find(|&at| detail.is_char_boundary(at));
         detail.truncate(end.expect("0 is a boundary"));
     }
     detail.into_boxed_str()
@@ -165,9 +151,7 @@ mod tests {
     use super::*;
 
     fn read(frame: &[u8]) -> Refusal {
-        let layout = Header::decode(frame, HANDSHAKE_FRAME_BYTES_MAX)
-            .unwrap()
-            .unwrap();
+        let layout = Header::decode(frame, HANDSHAKE_FRAME_BYTES_MAX).unwrap().unwrap();
         let (body, _) = layout.split(frame).unwrap();
         Refusal::from_frame(&layout.header, body)
     }
@@ -179,10 +163,7 @@ mod tests {
         assert_eq!(codes, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]);
         for &kind in RefusalKind::ALL {
             let told = read(&Refusal::ours(kind, "because").to_frame());
-            assert_eq!(
-                (told.kind, told.by, &*told.detail),
-                (kind, RefusedBy::Peer, "because")
-            );
+            assert_eq!((told.kind, told.by, &*told.detail), (kind, RefusedBy::Peer, "because"));
         }
         assert_eq!(RefusalKind::from_code(700), RefusalKind::Unknown(700));
     }

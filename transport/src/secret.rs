@@ -38,9 +38,7 @@ impl Secret {
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self, SecretError> {
         let bytes = bytes.into();
         if bytes.len() < SECRET_BYTES_MIN {
-            return Err(SecretError {
-                length_bytes: bytes.len(),
-            });
+            return Err(SecretError { length_bytes: bytes.len() });
         }
         Ok(Self(Arc::new(bytes.into())))
     }
@@ -94,28 +92,20 @@ mod tests {
     use super::*;
 
     fn transcript() -> Transcript {
-        Transcript {
-            hello: [1; 32],
-            answer: [2; 32],
-        }
+        Transcript { hello: [1; 32], answer: [2; 32] }
     }
 
     #[test]
     fn a_secret_is_never_shown() {
         let secret = Secret::new("hunter2-hunter2-hunter2").unwrap();
-        assert_eq!(
-            format!("{secret:?} {secret:#?}"),
-            "Secret(not shown) Secret(not shown)"
-        );
+        assert_eq!(format!("{secret:?} {secret:#?}"), "Secret(not shown) Secret(not shown)");
     }
 
     #[test]
     fn a_short_secret_is_refused_by_its_length() {
         assert_eq!(
             Secret::new(vec![7; SECRET_BYTES_MIN - 1]).unwrap_err(),
-            SecretError {
-                length_bytes: SECRET_BYTES_MIN - 1
-            }
+            SecretError { length_bytes: SECRET_BYTES_MIN - 1 }
         );
         assert!(Secret::new(vec![7; SECRET_BYTES_MIN]).is_ok());
     }
@@ -125,19 +115,10 @@ mod tests {
         let secret = Secret::new(vec![7; 32]).unwrap();
         let signature = secret.sign(Role::Dialer, &transcript());
         assert!(secret.verify(Role::Dialer, &transcript(), &signature));
-        assert!(
-            !secret.verify(Role::Acceptor, &transcript(), &signature),
-            "reflected"
-        );
-        let other = Transcript {
-            hello: [3; 32],
-            ..transcript()
-        };
+        assert!(!secret.verify(Role::Acceptor, &transcript(), &signature), "reflected");
+        let other = Transcript { hello: [3; 32], ..transcript() };
         assert!(!secret.verify(Role::Dialer, &other, &signature), "replayed");
         let foreign = Secret::new(vec![8; 32]).unwrap();
-        assert!(
-            !foreign.verify(Role::Dialer, &transcript(), &signature),
-            "forged"
-        );
+        assert!(!foreign.verify(Role::Dialer, &transcript(), &signature), "forged");
     }
 }

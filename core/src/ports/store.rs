@@ -73,14 +73,15 @@ pub enum StoreRequest {
     /// Reads the membership table.
     ReadTable,
     /// Writes a row: inserts it, or replaces the one of its generation. Refused as
-    /// [`StoreError::Conflict`] unless the table's version is `expected`; sets the version to `next`.
+    /// [`StoreError::Conflict`] unless the table's version is `expected`; sets the version to
+    /// `next`.
     ///
-    /// A new row's generation is `Generation::of(next)`. A row that is Dead stays Dead: changing it to
-    /// anything else is refused as [`StoreError::DeadStaysDead`], and so is a row of an older
-    /// generation that is not there (it was removed, so it was Dead), unless it is written as Dead or
-    /// is of a lineage before that of `next`. A status that goes back and a version that does not rise
-    /// are [`StoreError::Refused`]. The store sets the row's `changed_in` to `next` and keeps its
-    /// heartbeat.
+    /// A new row's generation is `Generation::of(next)`. A row that is Dead stays Dead: changing it
+    /// to anything else is refused as [`StoreError::DeadStaysDead`], and so is a row of an older
+    /// generation that is not there (it was removed, so it was Dead), unless it is written as Dead
+    /// or is of a lineage before that of `next`. A status that goes back and a version that does
+    /// not rise are [`StoreError::Refused`]. The store sets the row's `changed_in` to `next` and
+    /// keeps its heartbeat.
     WriteRow {
         /// The version the writer has read.
         expected: ViewNumber,
@@ -106,14 +107,14 @@ pub enum StoreRequest {
         /// The counter.
         counter: u64,
     },
-    /// Writes the settings unless some are there, and answers with those that then hold, by name. Of
-    /// two first writers one wins whole. An empty list only reads.
+    /// Writes the settings unless some are there, and answers with those that then hold, by name.
+    /// Of two first writers one wins whole. An empty list only reads.
     Settings {
         /// What this silo is configured with.
         ours: Vec<Setting>,
     },
-    /// Takes the fence of a record and returns its state: the record's fence becomes `fence` if that
-    /// is not lower, else [`StoreError::Fenced`].
+    /// Takes the fence of a record and returns its state: the record's fence becomes `fence` if
+    /// that is not lower, else [`StoreError::Fenced`].
     LoadState {
         /// Which record.
         key: StateKey,
@@ -121,8 +122,8 @@ pub enum StoreRequest {
         fence: ActivationNumber,
     },
     /// Writes a record. Needs exactly the fence it was loaded with ([`StoreError::Fenced`]) and the
-    /// etag it was last seen with ([`StoreError::Conflict`]; the fence is judged first). `None` removes
-    /// the state and keeps the fence. A record that was never loaded is `Fenced`.
+    /// etag it was last seen with ([`StoreError::Conflict`]; the fence is judged first). `None`
+    /// removes the state and keeps the fence. A record that was never loaded is `Fenced`.
     WriteState {
         /// Which record.
         key: StateKey,

@@ -2,16 +2,17 @@
 //!
 //! Contract:
 //! - *No lost wake.* A value sent before, or while, the receiver parks either is seen by
-//!   [`Receiver::park`], which then refuses, or wakes it. The sender pushes, fences, reads the state;
-//!   the receiver sets the state, fences, reads the queue: one of the two must see the other
+//!   [`Receiver::park`], which then refuses, or wakes it. The sender pushes, fences, reads the
+//!   state; the receiver sets the state, fences, reads the queue: one of the two must see the other
 //!   (loom-tested below).
 //! - *One wake a park.* Whoever ends the parking wakes; an awake receiver costs a sender no call.
-//! - *Nothing rests in a closed mailbox.* A value that was pushed while the receiver closed is dropped
-//!   by one of the two, so that what its `Drop` has to tell is told.
+//! - *Nothing rests in a closed mailbox.* A value that was pushed while the receiver closed is
+//!   dropped by one of the two, so that what its `Drop` has to tell is told.
 //! - *Bounded.* A full mailbox gives the value back at once; nobody ever waits here.
 //!
-//! How a receiver sleeps and is woken is its [`Wake`]. Deliberately absent: blocking, async, batching
-//! (a sender that has many values sends them one after the other; only the first can cost a wake).
+//! How a receiver sleeps and is woken is its [`Wake`]. Deliberately absent: blocking, async,
+//! batching (a sender that has many values sends them one after the other; only the first can cost
+//! a wake).
 
 use core::fmt;
 use std::sync::Arc;
@@ -26,7 +27,8 @@ pub trait Wake: Send + Sync {
     fn wake(&self);
 }
 
-/// Why a value was not taken. Nothing was changed; the value is given back, so that it can be refused.
+/// Why a value was not taken. Nothing was changed; the value is given back, so that it can be
+/// refused.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SendError<T> {
     /// The mailbox is full: try again later.
@@ -93,11 +95,12 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// Wakes the receiver if it sleeps, though nothing is sent: after something else was put where it
-    /// looks between [`Receiver::park`] and its sleep.
+    /// Wakes the receiver if it sleeps, though nothing is sent: after something else was put where
+    /// it looks between [`Receiver::park`] and its sleep.
     pub fn nudge(&self) {
         let shared = &self.shared;
-        // Orders what was put before the read of the state, against the fences in `park` and `drop`.
+        // Orders what was put before the read of the state, against the fences in `park` and
+        // `drop`.
         fence(Ordering::SeqCst);
         match shared.state.load(Ordering::Relaxed) {
             OPEN => {}
@@ -197,8 +200,9 @@ mod model {
     pub(super) use crossbeam_queue::ArrayQueue as Queue;
 }
 
-/// Under loom the queue is a list under a lock whose length is an atomic of its own, as in crossbeam's:
-/// what is checked is the parking, and a lock around the emptiness test would hide a missing fence.
+/// Under loom the queue is a list under a lock whose length is an atomic of its own, as in
+/// crossbeam's: what is checked is the parking, and a lock around the emptiness test would hide a
+/// missing fence.
 #[cfg(loom)]
 mod model {
     use std::collections::VecDeque;

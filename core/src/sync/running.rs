@@ -1,7 +1,7 @@
 //! What a thread runs, as another thread reads it when the first is stuck.
 //!
-//! Plain stores on one side, plain loads on the other: what is read while the writer moves on may be
-//! torn, and says so to nobody, as it is read only of a thread that has not moved for seconds.
+//! Plain stores on one side, plain loads on the other: what is read while the writer moves on may
+//! be torn, and says so to nobody, as it is read only of a thread that has not moved for seconds.
 //! Deliberately absent: everything longer than [`TEXT_BYTES_MAX`].
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -72,7 +72,8 @@ impl GrainMethods {
         let deactivate = hook_arm(grain, &turn, self.on_deactivate.as_ref(), &quote!(DEACTIVATE));
         let arms = self.methods.iter().map(|method| method.arm(grain, &turn));
         let collision = format!(
-            "two methods of `{}` hash to one id: give one of them another by `#[method(id = \"…\")]`",
+            "two methods of `{}` hash to one id: give one of them another by \
+             `#[method(id = \"…\")]`",
             self.name
         );
         quote! {

@@ -35,8 +35,8 @@ use super::{ControlConfig, ControlOutput, Inquiry};
 pub enum JoinError {
     /// A setting that must be equal on all silos differs. Nothing was changed.
     #[error(
-        "setting {name} is {ours} here and {theirs} in the cluster: set it to {theirs}, or stop all \
-         silos and remove the cluster's settings from the store to change it"
+        "setting {name} is {ours} here and {theirs} in the cluster: set it to {theirs}, or stop \
+         all silos and remove the cluster's settings from the store to change it"
     )]
     SettingDiffers {
         /// Which.

@@ -1,8 +1,8 @@
 //! What the futures of one shard share with it: staged operations, waiter slots, the ready queue.
 //!
-//! A future never reaches into the shard: it stages an [`Op`] and waits on a slot; the shard carries
-//! the operations out after the poll. Everything here is reached through [`current`], which is set
-//! while the shard polls.
+//! A future never reaches into the shard: it stages an [`Op`] and waits on a slot; the shard
+//! carries the operations out after the poll. Everything here is reached through [`current`], which
+//! is set while the shard polls.
 
 use core::cell::{Cell, RefCell};
 use core::fmt;

@@ -3,9 +3,9 @@
 //! Source: Varghese and Lauck, "Hashed and hierarchical timing wheels" (1987), scheme 6. Slots of
 //! [`LEDGER_TICK`]; an entry further away than one turn of the wheel waits for its round.
 //!
-//! Contract: [`Wheel::insert`] and [`Wheel::cancel`] are O(1) and allocate only while the slab grows.
-//! [`Wheel::expire`] yields each entry at the first tick not before its moment, exactly once, never
-//! early, in order of tick. A tick is the bound by which an entry may be late.
+//! Contract: [`Wheel::insert`] and [`Wheel::cancel`] are O(1) and allocate only while the slab
+//! grows. [`Wheel::expire`] yields each entry at the first tick not before its moment, exactly
+//! once, never early, in order of tick. A tick is the bound by which an entry may be late.
 
 use core::fmt;
 

@@ -4,10 +4,10 @@
 //! - inputs: `handle_*` (mail, frames, link changes), [`Shard::tick`], each with the time;
 //! - work: [`Shard::run`] polls what is ready, bounded, and says whether more is;
 //! - effects: [`Shard::poll_output`], and frames through its [`Links`];
-//! - invariants: every delivery it sent is in its ledger until exactly one outcome; every request it
-//!   accepted is answered once; turns of one activation do not overlap unless both only read; nothing
-//!   new is taken while the right to serve is out (`serve_until`), and nothing is created while it
-//!   drains;
+//! - invariants: every delivery it sent is in its ledger until exactly one outcome; every request
+//!   it accepted is answered once; turns of one activation do not overlap unless both only read;
+//!   nothing new is taken while the right to serve is out (`serve_until`), and nothing is created
+//!   while it drains;
 //! - bounds: `limits.rs`, each refused as `Overloaded` at once.
 //!
 //! The files: `outbound.rs` sends what this shard's code asks for, `inbound.rs` takes what reaches

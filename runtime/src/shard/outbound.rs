@@ -1,4 +1,5 @@
-//! Deliveries that this shard's code sends: opened, routed, tried again, and ended with one outcome.
+//! Deliveries that this shard's code sends: opened, routed, tried again, and ended with one
+//! outcome.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -603,8 +604,8 @@ impl<L: Links> Shard<L> {
         }
     }
 
-    /// Holds a delivery of a hub that is not claimed yet, so that no answer can overtake the path it
-    /// must come back on.
+    /// Holds a delivery of a hub that is not claimed yet, so that no answer can overtake the path
+    /// it must come back on.
     fn is_gated(&mut self, id: CorrelationId) -> bool {
         #[cfg(feature = "planted")]
         if self.config.planted == super::Planted::NoOutboundGate {

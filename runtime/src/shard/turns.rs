@@ -1,4 +1,5 @@
-//! Activations at work: registered, activated, their turns begun, polled, ended; collected when idle.
+//! Activations at work: registered, activated, their turns begun, polled, ended; collected when
+//! idle.
 
 use core::task::Context;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -62,7 +63,8 @@ impl<L: Links> Shard<L> {
         }
         match life {
             Life::Registering => self.remove_activation(key, "another activation won"),
-            // Turns that have begun cannot be recalled; they end, and the store refuses their writes.
+            // Turns that have begun cannot be recalled; they end, and the store refuses their
+            // writes.
             Life::Activating | Life::Active => {
                 let winner = winner.endpoint.silo;
                 self.emit(Event::RegistrationLost { address, winner });

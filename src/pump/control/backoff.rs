@@ -1,8 +1,8 @@
 //! How long not to dial again after a dial failed.
 //!
-//! The wait doubles from `DIAL_BACKOFF_MIN` to `DIAL_BACKOFF_MAX` with each failure in a row. Whoever
-//! asks within it hears the last failure at once instead of waiting for the same one again. Bounded
-//! by the dials there can be; entries of peers that are gone are dropped.
+//! The wait doubles from `DIAL_BACKOFF_MIN` to `DIAL_BACKOFF_MAX` with each failure in a row.
+//! Whoever asks within it hears the last failure at once instead of waiting for the same one again.
+//! Bounded by the dials there can be; entries of peers that are gone are dropped.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! The steps of a drain, each with its budget.
 //!
 //! Not ready → Draining in the view → shards take nothing new, finish and hand over → hubs close →
-//! the row becomes Dead. A step that overruns its budget is reported and the next one begins: a drain
-//! ends in any case. The budgets add up to the drain's (asserted in `limits`).
+//! the row becomes Dead. A step that overruns its budget is reported and the next one begins: a
+//! drain ends in any case. The budgets add up to the drain's (asserted in `limits`).
 
 use core::time::Duration;
 use std::collections::BTreeSet;

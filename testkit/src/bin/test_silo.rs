@@ -193,9 +193,9 @@ impl Desk {
         let sends = (0..number(count)).map(|_| {
             let (desk, address, ms) = (Arc::clone(self), address.to_owned(), ms.to_owned());
             let send = thread::Builder::new().name("send".to_owned());
-            let sent = send.spawn(move || desk.send(&address, &ms, "64"));
+            let started = send.spawn(move || desk.send(&address, &ms, "64"));
             thread::sleep(millis(every));
-            sent.expect("a thread can be started")
+            started.expect("a thread can be started")
         });
         let sends: Vec<JoinHandle<Value>> = sends.collect();
         let ended = sends.into_iter().map(|send| send.join().expect("a send does not panic"));
@@ -214,8 +214,8 @@ impl Desk {
                 self.hubs().insert(address.to_owned(), HubRecord::default());
                 let (desk, address) = (Arc::clone(self), address.to_owned());
                 let server = thread::Builder::new().name("hub".to_owned());
-                let served = server.spawn(move || desk.serve(&address, hub));
-                served.expect("a thread can be started");
+                let started = server.spawn(move || desk.serve(&address, hub));
+                started.expect("a thread can be started");
                 json!({ "hub": "claimed" })
             }
         }

@@ -34,6 +34,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use log::Log;
+/// How long the log of an ended process is waited for.
+const LOG_SETTLE_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// Between two looks at a process that is expected to end.
 const EXIT_POLL_PERIOD: Duration = Duration::from_millis(2);
@@ -237,7 +239,7 @@ impl Process {
         self.signal(Signal::CONT)
     }
 
-    /// Waits for its end.
+    /// Waits for its end, and for the last of its log.
     pub fn wait_exit(&mut self, bound: Duration) -> Result<ExitStatus, ProcessError> {
         let deadline = Instant::now() + bound;
         while !self.has_ended() {
@@ -250,6 +252,8 @@ impl Process {
             }
             std::thread::sleep(EXIT_POLL_PERIOD);
         }
+        // What it said last may still be in the pipe; a child of its own may hold that open.
+        self.log.settle(Instant::now() + LOG_SETTLE_TIME_MAX);
         Ok(self.ended.expect("it has ended"))
     }
 
@@ -323,7 +327,7 @@ impl Drop for Process {
 
 #[expect(clippy::print_stderr, reason = "the log of a failing test is for the person who reads it")]
 fn show(name: &str, ended: Option<ExitStatus>, log: &Log) {
-    log.settle(Instant::now() + Duration::from_millis(200));
+    log.settle(Instant::now() + LOG_SETTLE_TIME_MAX);
     let end = ended.map_or("unknown".to_owned(), describe);
     eprintln!("---- log of {name}, ended with {end}\n{}---- end of {name}", log.text());
 }

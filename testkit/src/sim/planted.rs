@@ -23,7 +23,7 @@ enum Defect {
     Shard(shard::Planted),
     Directory(directory::Defect),
     Control(control::Defect),
-    /// A lane counts as up once it is connected.
+    /// A data link counts as up once it is connected.
     UpAtConnect,
     /// What the control thread sends waits behind the shards' bytes.
     HeartbeatInDataQueue,

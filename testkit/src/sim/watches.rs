@@ -18,7 +18,9 @@ use super::world::ProcessId;
 
 /// A silo that is gone is Dead for all by then: the bound of the design, and the news of it.
 pub(super) const DETECTED_MAX: Duration = Duration::from_secs(11);
-/// A fault that ended less than this ago may still explain what is seen.
+/// A fault that ended less than this ago may still explain a late detection.
+const SETTLED: Duration = Duration::from_secs(15);
+/// A fault that ended less than this ago may still explain a death.
 const AFTERMATH: Duration = Duration::from_secs(40);
 
 /// A silo that is gone, as its survivors should know soon.
@@ -87,7 +89,7 @@ impl Watches {
         if !matches!(fault, Fault::Start(_)) {
             self.gone.clear();
         }
-        self.disturbed_until = self.disturbed_until.max(now + span(fault) + AFTERMATH);
+        self.disturbed_until = self.disturbed_until.max(now + span(fault) + SETTLED);
         if !is_harmless(fault) {
             self.excused_until = self.excused_until.max(now + span(fault) + AFTERMATH);
         }

@@ -21,10 +21,7 @@ impl UnixName {
     /// The name under which an incarnation listens.
     pub fn of(cluster: &ClusterId, generation: Generation, advertised: &str) -> Self {
         let place = stable_u64(advertised.as_bytes());
-        Self(format!(
-            "siloring/{cluster}/{:016x}/{place:016x}",
-            generation.0
-        ))
+        Self(format!("siloring/{cluster}/{:016x}/{place:016x}", generation.0))
     }
 
     /// The name as text, without the leading zero byte that makes it abstract.

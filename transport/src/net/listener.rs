@@ -77,11 +77,7 @@ impl Listener {
     fn listen(socket: socket2::Socket, address: &SockAddr, over: Over) -> io::Result<Self> {
         socket.bind(address)?;
         socket.listen(LISTEN_BACKLOG)?;
-        Ok(Self {
-            fd: socket.into(),
-            over,
-            spare: Some(File::open("/dev/null")?),
-        })
+        Ok(Self { fd: socket.into(), over, spare: Some(File::open("/dev/null")?) })
     }
 
     /// The bound address; `None` for a Unix socket.
@@ -123,10 +119,7 @@ impl Listener {
             }
             Over::Tcp => {}
         }
-        Ok(Accept::Connection {
-            socket: Socket::accepted(fd, self.over),
-            from,
-        })
+        Ok(Accept::Connection { socket: Socket::accepted(fd, self.over), from })
     }
 
     /// Closes the connection that waits longest, in the place of the spare descriptor.

@@ -64,26 +64,17 @@ impl Socket {
         let address = SockAddr::from(address);
         let socket = dial(address.domain(), Some(Protocol::TCP), &address)?;
         set_tcp_options(&socket)?;
-        Ok(Self {
-            fd: socket,
-            over: Over::Tcp,
-        })
+        Ok(Self { fd: socket, over: Over::Tcp })
     }
 
     /// Connects over an abstract Unix socket, and checks who listens there: this user or root.
     pub fn dial_unix(name: &UnixName) -> io::Result<Self> {
         let socket = dial(Domain::UNIX, None, &name.address()?)?;
         if let Some(uid) = foreign_user(&socket)? {
-            let text = format!(
-                "{:?} is held by user {uid}, who is not trusted",
-                name.as_str()
-            );
+            let text = format!("{:?} is held by user {uid}, who is not trusted", name.as_str());
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
         }
-        Ok(Self {
-            fd: socket,
-            over: Over::Unix,
-        })
+        Ok(Self { fd: socket, over: Over::Unix })
     }
 
     pub(super) const fn accepted(fd: OwnedFd, over: Over) -> Self {
@@ -174,9 +165,8 @@ pub(super) fn set_tcp_options(fd: &OwnedFd) -> io::Result<()> {
     let socket = SockRef::from(fd);
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_user_timeout(Some(LINK_SILENCE_MAX))?;
-    let keep_alive = TcpKeepalive::new()
-        .with_time(LINK_KEEP_ALIVE_AFTER)
-        .with_interval(LINK_KEEP_ALIVE_PERIOD);
+    let keep_alive =
+        TcpKeepalive::new().with_time(LINK_KEEP_ALIVE_AFTER).with_interval(LINK_KEEP_ALIVE_PERIOD);
     socket.set_tcp_keepalive(&keep_alive)
 }
 

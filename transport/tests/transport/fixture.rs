@@ -17,10 +17,7 @@ pub(crate) const ACCEPTOR: u64 = 2;
 
 pub(crate) fn incarnation(generation: u64) -> Incarnation {
     let name = SiloName::new(format!("silo-{generation}")).unwrap();
-    Incarnation {
-        name,
-        generation: Generation(generation),
-    }
+    Incarnation { name, generation: Generation(generation) }
 }
 
 pub(crate) fn facts(generation: u64) -> LocalFacts {
@@ -42,10 +39,7 @@ pub(crate) fn secret(fill: u8) -> Secret {
 }
 
 pub(crate) fn with_secrets(generation: u64, fills: &[u8]) -> LocalFacts {
-    LocalFacts {
-        secrets: fills.iter().copied().map(secret).collect(),
-        ..facts(generation)
-    }
+    LocalFacts { secrets: fills.iter().copied().map(secret).collect(), ..facts(generation) }
 }
 
 pub(crate) fn row(generation: u64, status: SiloStatus) -> SiloRow {
@@ -66,17 +60,11 @@ pub(crate) fn view(rows: Vec<SiloRow>) -> View {
 
 /// A view in which both silos are Active.
 pub(crate) fn both_active() -> View {
-    view(vec![
-        row(DIALER, SiloStatus::Active),
-        row(ACCEPTOR, SiloStatus::Active),
-    ])
+    view(vec![row(DIALER, SiloStatus::Active), row(ACCEPTOR, SiloStatus::Active)])
 }
 
 pub(crate) fn data_purpose() -> Purpose {
-    Purpose::Shard {
-        from: ShardIndex(1),
-        to: ShardIndex(0),
-    }
+    Purpose::Shard { from: ShardIndex(1), to: ShardIndex(0) }
 }
 
 pub(crate) fn dial(facts: LocalFacts) -> Handshake {
@@ -164,10 +152,7 @@ pub(crate) fn exchange_in_pieces(
     view: &View,
     mut piece_bytes: impl FnMut() -> usize,
 ) -> Ends {
-    let mut ends = Ends {
-        dialer: End::Open,
-        acceptor: End::Open,
-    };
+    let mut ends = Ends { dialer: End::Open, acceptor: End::Open };
     loop {
         let mut to_acceptor = take(dialer);
         if let End::Up(established) = &mut ends.dialer {
@@ -177,8 +162,7 @@ pub(crate) fn exchange_in_pieces(
         if to_acceptor.is_empty() && to_dialer.is_empty() {
             return ends;
         }
-        ends.acceptor
-            .feed(acceptor, &to_acceptor, view, &mut piece_bytes);
+        ends.acceptor.feed(acceptor, &to_acceptor, view, &mut piece_bytes);
         ends.dialer.feed(dialer, &to_dialer, view, &mut piece_bytes);
     }
 }
@@ -195,10 +179,7 @@ pub(crate) fn links(dialer: LocalFacts, acceptor: LocalFacts, purpose: Purpose) 
     let ends = exchange(&mut dialer, &mut acceptor, &both_active());
     let (dialer, acceptor) = (ends.dialer.up(), ends.acceptor.up());
     assert_eq!((dialer.role, acceptor.role), (Role::Dialer, Role::Acceptor));
-    Pair {
-        dialer: Link::new(&dialer),
-        acceptor: Link::new(&acceptor),
-    }
+    Pair { dialer: Link::new(&dialer), acceptor: Link::new(&acceptor) }
 }
 
 pub(crate) fn data_links() -> Pair {

@@ -31,19 +31,12 @@ fn assert_refused(
 ) {
     let ends = exchange(&mut dialer, &mut acceptor, view);
     let (at_dialer, at_acceptor) = (ends.dialer.refused(), ends.acceptor.refused());
-    assert_eq!(
-        (at_dialer.kind, at_acceptor.kind),
-        (kind, kind),
-        "{at_dialer} / {at_acceptor}"
-    );
+    assert_eq!((at_dialer.kind, at_acceptor.kind), (kind, kind), "{at_dialer} / {at_acceptor}");
     let by = [RefusedBy::Peer, RefusedBy::Us];
     assert_eq!(at_dialer.by, by[usize::from(!by_acceptor)]);
     assert_eq!(at_acceptor.by, by[usize::from(by_acceptor)]);
     assert!(!at_dialer.detail.is_empty());
-    assert_eq!(
-        at_dialer.detail, at_acceptor.detail,
-        "both sides log one text"
-    );
+    assert_eq!(at_dialer.detail, at_acceptor.detail, "both sides log one text");
 }
 
 #[test]
@@ -56,29 +49,20 @@ fn both_sides_learn_each_others_facts() {
     ours.frame_bytes_max = 1 << 20;
     ours.types = vec![schema];
     ours.features = 0b0110;
-    let theirs = LocalFacts {
-        features: 0b0011,
-        ..with_secrets(ACCEPTOR, &[1])
-    };
+    let theirs = LocalFacts { features: 0b0011, ..with_secrets(ACCEPTOR, &[1]) };
     let (mut dialer, mut acceptor) = (dial(ours), accept(theirs));
     let ends = exchange(&mut dialer, &mut acceptor, &both_active());
     let (at_dialer, at_acceptor) = (ends.dialer.up(), ends.acceptor.up());
     assert_eq!(at_dialer.peer, Some(incarnation(ACCEPTOR)));
     assert_eq!(at_acceptor.peer, Some(incarnation(DIALER)));
     assert_eq!(at_acceptor.peer_host, "host-a");
-    assert_eq!(
-        at_acceptor.peer_deadline_default,
-        Duration::from_millis(1500)
-    );
+    assert_eq!(at_acceptor.peer_deadline_default, Duration::from_millis(1500));
     assert_eq!(at_acceptor.peer_frame_bytes_max, 1 << 20);
     assert_eq!(at_dialer.frame_bytes_max, 1 << 20);
     assert_eq!(at_acceptor.peer_types, [schema]);
     assert_eq!((at_dialer.features, at_acceptor.features), (0b0010, 0b0010));
     assert_eq!((at_dialer.version, at_acceptor.version), (1, 1));
-    assert_eq!(
-        (at_dialer.purpose, at_acceptor.purpose),
-        (data_purpose(), data_purpose())
-    );
+    assert_eq!((at_dialer.purpose, at_acceptor.purpose), (data_purpose(), data_purpose()));
     assert!(at_acceptor.leftover.is_empty());
 }
 
@@ -88,27 +72,15 @@ fn the_dialer_is_up_only_at_the_answer_and_the_acceptor_only_at_the_dialers_proo
     let mut dialer = dial(with_secrets(DIALER, &[1]));
     let mut acceptor = accept(with_secrets(ACCEPTOR, &[1]));
     let hello = take(&mut dialer);
-    assert!(matches!(
-        acceptor.handle_bytes(&hello, &view),
-        Step::Continue
-    ));
+    assert!(matches!(acceptor.handle_bytes(&hello, &view), Step::Continue));
     let answer = take(&mut acceptor);
     let (all_but_one, last) = answer.split_at(answer.len() - 1);
-    assert!(matches!(
-        dialer.handle_bytes(all_but_one, &view),
-        Step::Continue
-    ));
+    assert!(matches!(dialer.handle_bytes(all_but_one, &view), Step::Continue));
     let Step::Up(established) = dialer.handle_bytes(last, &view) else {
         panic!("the answer holds");
     };
-    assert!(
-        dialer.unsent().is_empty(),
-        "what remains to be sent goes with the link"
-    );
-    assert!(matches!(
-        acceptor.handle_bytes(&established.unsent, &view),
-        Step::Up(_)
-    ));
+    assert!(dialer.unsent().is_empty(), "what remains to be sent goes with the link");
+    assert!(matches!(acceptor.handle_bytes(&established.unsent, &view), Step::Up(_)));
 }
 
 #[test]
@@ -132,13 +104,7 @@ fn a_secret_is_rotated_one_silo_at_a_time() {
 fn a_wrong_secret_is_refused_on_both_sides() {
     let dialer = dial(with_secrets(DIALER, &[1]));
     let acceptor = accept(with_secrets(ACCEPTOR, &[2]));
-    assert_refused(
-        dialer,
-        acceptor,
-        &both_active(),
-        RefusalKind::BadCredential,
-        false,
-    );
+    assert_refused(dialer, acceptor, &both_active(), RefusalKind::BadCredential, false);
 }
 
 /// The dialer knows the acceptor's secret but signs with one that the acceptor does not know: the
@@ -155,10 +121,7 @@ fn a_wrong_proof_is_told_to_a_dialer_that_is_already_up() {
     };
     at_acceptor.feed(&mut acceptor, &established.unsent, &view, || usize::MAX);
     let refusal = at_acceptor.refused();
-    assert_eq!(
-        (refusal.kind, refusal.by),
-        (RefusalKind::BadCredential, RefusedBy::Us)
-    );
+    assert_eq!((refusal.kind, refusal.by), (RefusalKind::BadCredential, RefusedBy::Us));
     let mut link = Link::new(&established);
     let told = take(&mut acceptor);
     link.receive_space()[..told.len()].copy_from_slice(&told);
@@ -166,10 +129,7 @@ fn a_wrong_proof_is_told_to_a_dialer_that_is_already_up() {
     let Err(LinkError::Refused(heard)) = link.next_frame() else {
         panic!("the refusal was sent");
     };
-    assert_eq!(
-        (heard.kind, heard.by),
-        (RefusalKind::BadCredential, RefusedBy::Peer)
-    );
+    assert_eq!((heard.kind, heard.by), (RefusalKind::BadCredential, RefusedBy::Peer));
 }
 
 #[test]
@@ -194,19 +154,12 @@ fn record() -> Recorded {
     let mut dialer = dial(with_secrets(DIALER, &[1]));
     let mut acceptor = accept(with_secrets(ACCEPTOR, &[1]));
     let hello = take(&mut dialer);
-    assert!(matches!(
-        acceptor.handle_bytes(&hello, &view),
-        Step::Continue
-    ));
+    assert!(matches!(acceptor.handle_bytes(&hello, &view), Step::Continue));
     let answer = take(&mut acceptor);
     let Step::Up(established) = dialer.handle_bytes(&answer, &view) else {
         panic!("the answer holds");
     };
-    Recorded {
-        hello,
-        answer,
-        done: established.unsent,
-    }
+    Recorded { hello, answer, done: established.unsent }
 }
 
 #[test]
@@ -214,18 +167,12 @@ fn a_replayed_dialer_is_refused() {
     let Recorded { hello, done, .. } = record();
     let view = both_active();
     let mut acceptor = Handshake::accept(Arc::new(with_secrets(ACCEPTOR, &[1])), [0x5a; 32]);
-    assert!(matches!(
-        acceptor.handle_bytes(&hello, &view),
-        Step::Continue
-    ));
+    assert!(matches!(acceptor.handle_bytes(&hello, &view), Step::Continue));
     let _fresh_answer = take(&mut acceptor);
     let Step::Refused(refusal) = acceptor.handle_bytes(&done, &view) else {
         panic!("a proof of another nonce was taken");
     };
-    assert_eq!(
-        (refusal.kind, refusal.by),
-        (RefusalKind::BadCredential, RefusedBy::Us)
-    );
+    assert_eq!((refusal.kind, refusal.by), (RefusalKind::BadCredential, RefusedBy::Us));
 }
 
 #[test]
@@ -245,10 +192,7 @@ fn a_reflected_signature_is_refused() {
     let view = both_active();
     let mut dialer = dial(with_secrets(DIALER, &[1]));
     let mut acceptor = accept(with_secrets(ACCEPTOR, &[1]));
-    assert!(matches!(
-        acceptor.handle_bytes(&take(&mut dialer), &view),
-        Step::Continue
-    ));
+    assert!(matches!(acceptor.handle_bytes(&take(&mut dialer), &view), Step::Continue));
     let answer = take(&mut acceptor);
     let mut done = Header::new(FrameKind::HelloDone).encode(32, 0).to_vec();
     done.extend_from_slice(&answer[HEADER_BYTES..HEADER_BYTES + 32]);
@@ -264,13 +208,7 @@ fn a_foreign_cluster_is_refused_on_both_sides_and_named_before_any_other_fault()
     foreign.cluster = ClusterId::new("other").unwrap();
     let acceptor = accept(with_secrets(ACCEPTOR, &[1]));
     let dead = view(vec![row(DIALER, SiloStatus::Dead)]);
-    assert_refused(
-        dial(foreign),
-        acceptor,
-        &dead,
-        RefusalKind::ForeignCluster,
-        true,
-    );
+    assert_refused(dial(foreign), acceptor, &dead, RefusalKind::ForeignCluster, true);
 }
 
 #[test]
@@ -286,10 +224,7 @@ fn another_wire_version_is_refused() {
     let Step::Refused(heard) = dialer.handle_bytes(&take(&mut acceptor), &both_active()) else {
         panic!("the refusal was sent");
     };
-    assert_eq!(
-        (heard.kind, heard.by),
-        (RefusalKind::VersionUnsupported, RefusedBy::Peer)
-    );
+    assert_eq!((heard.kind, heard.by), (RefusalKind::VersionUnsupported, RefusedBy::Peer));
 }
 
 #[test]
@@ -302,21 +237,9 @@ fn a_dead_incarnation_is_refused_whichever_side_it_is() {
             view(rows)
         };
         let dead_dialer = rows(ACCEPTOR, DIALER);
-        assert_refused(
-            dial(facts(DIALER)),
-            accept(facts(ACCEPTOR)),
-            &dead_dialer,
-            kind,
-            true,
-        );
+        assert_refused(dial(facts(DIALER)), accept(facts(ACCEPTOR)), &dead_dialer, kind, true);
         let dead_acceptor = rows(DIALER, ACCEPTOR);
-        assert_refused(
-            dial(facts(DIALER)),
-            accept(facts(ACCEPTOR)),
-            &dead_acceptor,
-            kind,
-            false,
-        );
+        assert_refused(dial(facts(DIALER)), accept(facts(ACCEPTOR)), &dead_acceptor, kind, false);
     }
 }
 
@@ -325,10 +248,7 @@ fn a_dialer_that_dies_during_the_handshake_is_refused() {
     let mut dialer = dial(facts(DIALER));
     let mut acceptor = accept(facts(ACCEPTOR));
     let alive = both_active();
-    assert!(matches!(
-        acceptor.handle_bytes(&take(&mut dialer), &alive),
-        Step::Continue
-    ));
+    assert!(matches!(acceptor.handle_bytes(&take(&mut dialer), &alive), Step::Continue));
     let Step::Up(established) = dialer.handle_bytes(&take(&mut acceptor), &alive) else {
         panic!("both live");
     };
@@ -350,26 +270,11 @@ fn a_joiner_newer_than_the_view_is_taken() {
 fn an_unexpected_generation_is_refused_on_both_sides() {
     let expect = |generation: u64| {
         let facts = Arc::new(facts(DIALER));
-        Handshake::dial(
-            facts,
-            data_purpose(),
-            Some(Generation(generation)),
-            [0xd1; 32],
-        )
+        Handshake::dial(facts, data_purpose(), Some(Generation(generation)), [0xd1; 32])
     };
     let kind = RefusalKind::UnexpectedIncarnation;
-    assert_refused(
-        expect(1),
-        accept(facts(ACCEPTOR)),
-        &both_active(),
-        kind,
-        true,
-    );
-    let ends = exchange(
-        &mut expect(ACCEPTOR),
-        &mut accept(facts(ACCEPTOR)),
-        &both_active(),
-    );
+    assert_refused(expect(1), accept(facts(ACCEPTOR)), &both_active(), kind, true);
+    let ends = exchange(&mut expect(ACCEPTOR), &mut accept(facts(ACCEPTOR)), &both_active());
     assert!(ends.dialer.is_up() && ends.acceptor.is_up());
 }
 
@@ -379,10 +284,7 @@ fn an_answer_of_another_generation_than_wanted_is_refused_by_the_dialer() {
     let view = both_active();
     let mut acceptor = accept(facts(ACCEPTOR));
     let to_anybody = take(&mut dial(facts(DIALER)));
-    assert!(matches!(
-        acceptor.handle_bytes(&to_anybody, &view),
-        Step::Continue
-    ));
+    assert!(matches!(acceptor.handle_bytes(&to_anybody, &view), Step::Continue));
     let answer = take(&mut acceptor);
     let facts = Arc::new(facts(DIALER));
     let mut dialer = Handshake::dial(facts, data_purpose(), Some(Generation(1)), [0xd1; 32]);
@@ -398,66 +300,30 @@ fn a_claim_that_the_membership_row_contradicts_is_refused() {
     let kind = RefusalKind::IdentityMismatch;
     let mut impostor = facts(DIALER);
     impostor.incarnation.as_mut().unwrap().name = SiloName::new("silo-x").unwrap();
-    assert_refused(
-        dial(impostor),
-        accept(facts(ACCEPTOR)),
-        &both_active(),
-        kind,
-        true,
-    );
-    let grown = LocalFacts {
-        shards: 3,
-        ..facts(DIALER)
-    };
-    assert_refused(
-        dial(grown),
-        accept(facts(ACCEPTOR)),
-        &both_active(),
-        kind,
-        true,
-    );
-    assert_refused(
-        dial(facts(ACCEPTOR)),
-        accept(facts(ACCEPTOR)),
-        &both_active(),
-        kind,
-        true,
-    );
+    assert_refused(dial(impostor), accept(facts(ACCEPTOR)), &both_active(), kind, true);
+    let grown = LocalFacts { shards: 3, ..facts(DIALER) };
+    assert_refused(dial(grown), accept(facts(ACCEPTOR)), &both_active(), kind, true);
+    assert_refused(dial(facts(ACCEPTOR)), accept(facts(ACCEPTOR)), &both_active(), kind, true);
 }
 
 #[test]
 fn a_layout_changed_without_a_version_is_refused() {
     let hosting = |generation: u64, version: u16, layout: u64| LocalFacts {
-        types: vec![
-            Schema::of("a", 1, 1),
-            Schema::of("chat.line", version, layout),
-        ],
+        types: vec![Schema::of("a", 1, 1), Schema::of("chat.line", version, layout)],
         ..facts(generation)
     };
     let ours = accept(hosting(ACCEPTOR, 1, 5));
     let kind = RefusalKind::LayoutChanged;
-    assert_refused(
-        dial(hosting(DIALER, 1, 6)),
-        ours,
-        &both_active(),
-        kind,
-        true,
-    );
+    assert_refused(dial(hosting(DIALER, 1, 6)), ours, &both_active(), kind, true);
     let (mut dialer, mut acceptor) = (dial(hosting(DIALER, 2, 6)), accept(hosting(ACCEPTOR, 1, 5)));
     let ends = exchange(&mut dialer, &mut acceptor, &both_active());
-    assert!(
-        ends.dialer.is_up() && ends.acceptor.is_up(),
-        "two versions live side by side"
-    );
+    assert!(ends.dialer.is_up() && ends.acceptor.is_up(), "two versions live side by side");
 }
 
 #[test]
 fn a_shard_that_does_not_exist_is_refused() {
     for (from, to) in [(0, 2), (2, 0)] {
-        let purpose = Purpose::Shard {
-            from: ShardIndex(from),
-            to: ShardIndex(to),
-        };
+        let purpose = Purpose::Shard { from: ShardIndex(from), to: ShardIndex(to) };
         let dialer = Handshake::dial(Arc::new(facts(DIALER)), purpose, None, [0; 32]);
         let acceptor = accept(facts(ACCEPTOR));
         let kind = RefusalKind::ProtocolViolation;
@@ -467,28 +333,14 @@ fn a_shard_that_does_not_exist_is_refused() {
 
 #[test]
 fn one_without_an_incarnation_inquires_and_is_inquired_only() {
-    let nobody = || LocalFacts {
-        incarnation: None,
-        ..facts(DIALER)
-    };
+    let nobody = || LocalFacts { incarnation: None, ..facts(DIALER) };
     let inquire =
         |facts: LocalFacts| Handshake::dial(Arc::new(facts), Purpose::Inquiry, None, [0xd1; 32]);
-    let ends = exchange(
-        &mut inquire(nobody()),
-        &mut accept(facts(ACCEPTOR)),
-        &both_active(),
-    );
+    let ends = exchange(&mut inquire(nobody()), &mut accept(facts(ACCEPTOR)), &both_active());
     let (at_inquirer, at_acceptor) = (ends.dialer.up(), ends.acceptor.up());
     assert_eq!(at_inquirer.peer, Some(incarnation(ACCEPTOR)));
-    assert_eq!(
-        (at_acceptor.peer.clone(), at_acceptor.peer_generation()),
-        (None, Generation::NONE)
-    );
-    let ends = exchange(
-        &mut inquire(nobody()),
-        &mut accept(nobody()),
-        &both_active(),
-    );
+    assert_eq!((at_acceptor.peer.clone(), at_acceptor.peer_generation()), (None, Generation::NONE));
+    let ends = exchange(&mut inquire(nobody()), &mut accept(nobody()), &both_active());
     assert_eq!(ends.dialer.up().peer, None);
     let acceptor = accept(nobody());
     let kind = RefusalKind::NotJoined;
@@ -497,9 +349,7 @@ fn one_without_an_incarnation_inquires_and_is_inquired_only() {
 
 #[test]
 fn the_largest_honest_facts_fit_their_frame() {
-    let types: Vec<Schema> = (0..HOSTED_TYPES_MAX as u64)
-        .map(Schema::from_bits)
-        .collect();
+    let types: Vec<Schema> = (0..HOSTED_TYPES_MAX as u64).map(Schema::from_bits).collect();
     let largest = |generation: u64| {
         let mut facts = with_secrets(generation, &[1]);
         facts.cluster = ClusterId::new("c".repeat(NAME_BYTES_MAX)).unwrap();
@@ -512,16 +362,8 @@ fn the_largest_honest_facts_fit_their_frame() {
     assert_eq!(ends.dialer.up().peer_types, types);
     let mut too_many = largest(DIALER);
     too_many.types.push(Schema::NONE);
-    assert_eq!(
-        too_many.check(),
-        Err(FactsError::Types {
-            found: HOSTED_TYPES_MAX + 1
-        })
-    );
-    let unnamed = LocalFacts {
-        host: "h".repeat(HOST_BYTES_MAX + 1),
-        ..facts(DIALER)
-    };
+    assert_eq!(too_many.check(), Err(FactsError::Types { found: HOSTED_TYPES_MAX + 1 }));
+    let unnamed = LocalFacts { host: "h".repeat(HOST_BYTES_MAX + 1), ..facts(DIALER) };
     assert!(matches!(unnamed.check(), Err(FactsError::Host { .. })));
 }
 
@@ -533,10 +375,7 @@ fn no_secret_is_shown_by_any_debug_output() {
     };
     let shown = format!("{facts:?} {:?}", dial(facts.clone()));
     assert!(!shown.contains("correct-horse"), "{shown}");
-    assert!(
-        !shown.contains(&format!("{:?}", b"correct-horse-battery")),
-        "{shown}"
-    );
+    assert!(!shown.contains(&format!("{:?}", b"correct-horse-battery")), "{shown}");
 }
 
 /// Hands `bytes` to a fresh acceptor.
@@ -549,18 +388,9 @@ fn accept_bytes(bytes: &[u8]) -> (End, Handshake) {
 
 #[test]
 fn frames_that_have_no_place_are_refused() {
-    for kind in [
-        FrameKind::HelloAck,
-        FrameKind::HelloDone,
-        FrameKind::Request,
-        FrameKind::Probe,
-    ] {
+    for kind in [FrameKind::HelloAck, FrameKind::HelloDone, FrameKind::Request, FrameKind::Probe] {
         let (end, _) = accept_bytes(&Header::new(kind).encode(0, 0));
-        assert_eq!(
-            end.refused().kind,
-            RefusalKind::ProtocolViolation,
-            "{kind:?}"
-        );
+        assert_eq!(end.refused().kind, RefusalKind::ProtocolViolation, "{kind:?}");
     }
 }
 
@@ -576,10 +406,7 @@ fn a_dialer_that_does_not_await_the_answer_is_refused() {
 fn a_machine_that_is_done_ignores_what_comes() {
     let (end, mut acceptor) = accept_bytes(&[0xff; 64]);
     assert_eq!(end.refused().kind, RefusalKind::ProtocolViolation);
-    assert!(matches!(
-        acceptor.handle_bytes(&[0; 4096], &both_active()),
-        Step::Continue
-    ));
+    assert!(matches!(acceptor.handle_bytes(&[0; 4096], &both_active()), Step::Continue));
     assert_eq!(acceptor.held_bytes(), 0);
 }
 
@@ -595,11 +422,7 @@ fn an_unknown_peer_costs_one_handshake_frame_at_most() {
     let (end, _) = announce(HANDSHAKE_FRAME_BYTES_MAX + 16);
     assert_eq!(end.refused().kind, RefusalKind::TooLarge);
     let (end, _) = announce(HANDSHAKE_FRAME_BYTES_MAX);
-    assert_eq!(
-        end.refused().kind,
-        RefusalKind::ProtocolViolation,
-        "whole, but no Hello"
-    );
+    assert_eq!(end.refused().kind, RefusalKind::ProtocolViolation, "whole, but no Hello");
     let mut header = Header::new(FrameKind::Hello).encode(0, 0);
     let most = u32::try_from(HANDSHAKE_FRAME_BYTES_MAX).unwrap();
     header[0..4].copy_from_slice(&most.to_le_bytes());

@@ -23,10 +23,7 @@ fn request(number: u64) -> Header {
 }
 
 fn reply(number: u64) -> Header {
-    Header {
-        kind: FrameKind::Reply,
-        ..request(number)
-    }
+    Header { kind: FrameKind::Reply, ..request(number) }
 }
 
 fn push(link: &mut Link, number: u64, body: &[u8]) -> Result<u64, SendRefused> {
@@ -46,10 +43,7 @@ fn drain(link: &mut Link) -> Vec<(u64, Vec<u8>)> {
     let mut frames = Vec::new();
     while let Some(frame) = link.next_frame().unwrap() {
         let at = frame.body.as_ptr();
-        assert!(
-            frame.body.is_empty() || at.align_offset(16) == 0,
-            "the body lies aligned"
-        );
+        assert!(frame.body.is_empty() || at.align_offset(16) == 0, "the body lies aligned");
         frames.push((frame.header.correlation.0, frame.body.to_vec()));
     }
     frames
@@ -78,22 +72,9 @@ fn sample_stream() -> Vec<u8> {
     let _block_bytes = writer.finish();
     dialer.push_view(ViewNumber(4));
     for number in 0..4 {
-        let header = Header {
-            source: ada.hash(),
-            target: room.hash(),
-            ..request(number)
-        };
+        let header = Header { source: ada.hash(), target: room.hash(), ..request(number) };
         let body = body_of(number, 100);
-        dialer
-            .push(
-                &header,
-                Some(&ada),
-                Some(&room),
-                &body,
-                &block,
-                Class::Request,
-            )
-            .unwrap();
+        dialer.push(&header, Some(&ada), Some(&room), &body, &block, Class::Request).unwrap();
     }
     dialer.unsent().to_vec()
 }
@@ -133,14 +114,8 @@ fn a_frame_arrives_with_its_names_view_and_extensions() {
     acceptor.received(bytes.len());
     let frame = acceptor.next_frame().unwrap().unwrap();
     assert_eq!(frame.body, body_of(0, 100));
-    assert_eq!(
-        frame.names.get(frame.header.source).unwrap().as_str(),
-        "portal/ada"
-    );
-    assert_eq!(
-        frame.names.get(frame.header.target).unwrap().as_str(),
-        "chat.room/general"
-    );
+    assert_eq!(frame.names.get(frame.header.source).unwrap().as_str(), "portal/ada");
+    assert_eq!(frame.names.get(frame.header.target).unwrap().as_str(), "chat.room/general");
     let extensions: Vec<_> = Extensions::new(frame.extensions).collect();
     assert_eq!(extensions, [(Tag::DeadlineMs, &1500u32.to_le_bytes()[..])]);
     assert_eq!(acceptor.peer_view(), ViewNumber(4));
@@ -149,31 +124,20 @@ fn a_frame_arrives_with_its_names_view_and_extensions() {
 
 #[test]
 fn a_reply_is_laid_while_its_request_is_read_in_place() {
-    let Pair {
-        mut dialer,
-        mut acceptor,
-    } = data_links();
+    let Pair { mut dialer, mut acceptor } = data_links();
     push(&mut dialer, 7, b"ping").unwrap();
     carry(&mut dialer, &mut acceptor);
     let (inbound, outbound) = acceptor.halves();
     while let Some(frame) = inbound.next_frame().unwrap() {
         let header = reply(frame.header.correlation.0);
-        outbound
-            .push(&header, None, None, frame.body, &[], Class::Outcome)
-            .unwrap();
+        outbound.push(&header, None, None, frame.body, &[], Class::Outcome).unwrap();
     }
-    assert_eq!(
-        carry_all(&mut acceptor, &mut dialer),
-        [(7, b"ping".to_vec())]
-    );
+    assert_eq!(carry_all(&mut acceptor, &mut dialer), [(7, b"ping".to_vec())]);
 }
 
 #[test]
 fn a_frame_larger_than_the_chunk_gets_a_buffer_that_goes_again() {
-    let Pair {
-        mut dialer,
-        mut acceptor,
-    } = data_links();
+    let Pair { mut dialer, mut acceptor } = data_links();
     let small = acceptor.inbound().buffer_bytes();
     let large = body_of(1, 3 * READ_CHUNK_BYTES + 5);
     push(&mut dialer, 0, &body_of(0, 1000)).unwrap();
@@ -184,10 +148,7 @@ fn a_frame_larger_than_the_chunk_gets_a_buffer_that_goes_again() {
     carry(&mut dialer, &mut acceptor);
     assert!(acceptor.inbound().buffer_bytes() > small + large.len());
     assert_eq!(drain(&mut acceptor), [(1, large)]);
-    assert_eq!(
-        carry_all(&mut dialer, &mut acceptor),
-        [(2, body_of(2, 1000))]
-    );
+    assert_eq!(carry_all(&mut dialer, &mut acceptor), [(2, body_of(2, 1000))]);
     assert_eq!(acceptor.inbound().buffer_bytes(), small);
 }
 
@@ -196,10 +157,7 @@ fn a_frame_larger_than_the_chunk_gets_a_buffer_that_goes_again() {
 #[test]
 fn a_frame_cut_off_at_the_end_of_the_chunk_finds_room() {
     for (first_body, next_body) in [(48, 16), (0, 16), (16, READ_CHUNK_BYTES - 2 * HEADER_BYTES)] {
-        let Pair {
-            mut dialer,
-            mut acceptor,
-        } = data_links();
+        let Pair { mut dialer, mut acceptor } = data_links();
         push(&mut dialer, 0, &body_of(0, first_body)).unwrap();
         for number in 1..=2 * (READ_CHUNK_BYTES / (next_body + HEADER_BYTES)) as u64 {
             push(&mut dialer, number, &body_of(number, next_body)).unwrap();
@@ -209,10 +167,7 @@ fn a_frame_cut_off_at_the_end_of_the_chunk_finds_room() {
         let read = drain(&mut acceptor);
         let read_bytes: usize = read.iter().map(|(_, body)| HEADER_BYTES + body.len()).sum();
         let rest = next_body + HEADER_BYTES - (chunk_bytes - read_bytes);
-        assert!(
-            acceptor.receive_space().len() >= rest,
-            "{first_body} then {next_body}"
-        );
+        assert!(acceptor.receive_space().len() >= rest, "{first_body} then {next_body}");
         let behind = carry_all(&mut dialer, &mut acceptor);
         assert_eq!(behind.first().map(|frame| frame.0), Some(read.len() as u64));
     }
@@ -221,44 +176,25 @@ fn a_frame_cut_off_at_the_end_of_the_chunk_finds_room() {
 /// The earlier it moves, the fewer bytes move.
 #[test]
 fn a_frame_that_will_not_fit_behind_another_moves_as_soon_as_that_is_known() {
-    let Pair {
-        mut dialer,
-        mut acceptor,
-    } = data_links();
+    let Pair { mut dialer, mut acceptor } = data_links();
     let (first, second) = (READ_CHUNK_BYTES / 4, READ_CHUNK_BYTES - HEADER_BYTES);
     push(&mut dialer, 0, &body_of(0, first)).unwrap();
     push(&mut dialer, 1, &body_of(1, second)).unwrap();
     let moved = carry_some(&mut dialer, &mut acceptor, first + 2 * HEADER_BYTES);
-    assert_eq!(
-        (moved, drain(&mut acceptor).len()),
-        (first + 2 * HEADER_BYTES, 1)
-    );
-    assert_eq!(
-        acceptor.receive_space().len(),
-        second,
-        "the rest fits in one go"
-    );
-    assert_eq!(
-        carry_all(&mut dialer, &mut acceptor),
-        [(1, body_of(1, second))]
-    );
+    assert_eq!((moved, drain(&mut acceptor).len()), (first + 2 * HEADER_BYTES, 1));
+    assert_eq!(acceptor.receive_space().len(), second, "the rest fits in one go");
+    assert_eq!(carry_all(&mut dialer, &mut acceptor), [(1, body_of(1, second))]);
 }
 
 #[test]
 fn sizes_around_the_limit_pass_or_are_too_large() {
     let largest = FRAME_BYTES_MAX - HEADER_BYTES;
-    let Pair {
-        mut dialer,
-        mut acceptor,
-    } = data_links();
+    let Pair { mut dialer, mut acceptor } = data_links();
     for length in [largest - 1, largest] {
         push(&mut dialer, 1, &body_of(1, length)).unwrap();
         let frames = carry_all(&mut dialer, &mut acceptor);
         assert_eq!(frames.len(), 1);
-        assert!(
-            frames[0].1 == body_of(1, length),
-            "{length} bytes arrive as they were sent"
-        );
+        assert!(frames[0].1 == body_of(1, length), "{length} bytes arrive as they were sent");
     }
     let over = body_of(1, largest + 1);
     assert_eq!(push(&mut dialer, 1, &over), Err(SendRefused::TooLarge));
@@ -269,19 +205,10 @@ fn sizes_around_the_limit_pass_or_are_too_large() {
 
 #[test]
 fn the_smaller_limit_of_a_peer_is_kept_by_the_sender() {
-    let small = LocalFacts {
-        frame_bytes_max: 1 << 17,
-        ..facts(ACCEPTOR)
-    };
-    let Pair {
-        mut dialer,
-        mut acceptor,
-    } = links(facts(DIALER), small, data_purpose());
+    let small = LocalFacts { frame_bytes_max: 1 << 17, ..facts(ACCEPTOR) };
+    let Pair { mut dialer, mut acceptor } = links(facts(DIALER), small, data_purpose());
     let largest = (1 << 17) - HEADER_BYTES;
-    assert_eq!(
-        push(&mut dialer, 1, &body_of(1, largest + 1)),
-        Err(SendRefused::TooLarge)
-    );
+    assert_eq!(push(&mut dialer, 1, &body_of(1, largest + 1)), Err(SendRefused::TooLarge));
     push(&mut dialer, 1, &body_of(1, largest)).unwrap();
     assert_eq!(carry_all(&mut dialer, &mut acceptor).len(), 1);
 }
@@ -318,10 +245,7 @@ fn a_full_link_refuses_requests_and_still_takes_outcomes() {
     let body = vec![0; body_bytes];
     assert_eq!(push(&mut dialer, 0, &body), Err(SendRefused::Overloaded));
     let mut outcomes = 0;
-    while dialer
-        .push(&request(0), None, None, &body, &[], Class::Outcome)
-        .is_ok()
-    {
+    while dialer.push(&request(0), None, None, &body, &[], Class::Outcome).is_ok() {
         outcomes += 1;
     }
     let all = (LINK_BACKLOG_BYTES_MAX + LINK_REPLY_RESERVE_BYTES) / frame_bytes;
@@ -329,53 +253,31 @@ fn a_full_link_refuses_requests_and_still_takes_outcomes() {
     let waiting = dialer.unsent().len();
     assert!(waiting <= LINK_BACKLOG_BYTES_MAX + LINK_REPLY_RESERVE_BYTES);
     dialer.sent(waiting);
-    assert!(
-        push(&mut dialer, 0, &body).is_ok(),
-        "an emptied link takes requests again"
-    );
+    assert!(push(&mut dialer, 0, &body).is_ok(), "an emptied link takes requests again");
 }
 
 #[test]
 fn a_refused_push_changes_nothing() {
-    let Pair {
-        mut dialer,
-        mut acceptor,
-    } = data_links();
+    let Pair { mut dialer, mut acceptor } = data_links();
     let ada: Address = "portal/ada".parse().unwrap();
-    let header = Header {
-        source: ada.hash(),
-        ..request(9)
-    };
+    let header = Header { source: ada.hash(), ..request(9) };
     let taken = fill(&mut dialer, 1 << 20);
     let _taken_small = fill(&mut dialer, 0);
     let before = dialer.unsent().len();
     let refused = dialer.push(&header, Some(&ada), None, &[], &[], Class::Request);
-    assert_eq!(
-        (refused, dialer.unsent().len()),
-        (Err(SendRefused::Overloaded), before)
-    );
+    assert_eq!((refused, dialer.unsent().len()), (Err(SendRefused::Overloaded), before));
     assert!(carry_all(&mut dialer, &mut acceptor).len() as u64 > taken);
-    dialer
-        .push(&header, Some(&ada), None, &[], &[], Class::Request)
-        .unwrap();
+    dialer.push(&header, Some(&ada), None, &[], &[], Class::Request).unwrap();
     carry(&mut dialer, &mut acceptor);
     let frame = acceptor.next_frame().unwrap().unwrap();
-    assert_eq!(
-        frame.names.get(ada.hash()),
-        Some(&ada),
-        "told with the frame that was taken"
-    );
+    assert_eq!(frame.names.get(ada.hash()), Some(&ada), "told with the frame that was taken");
 }
 
 #[test]
 fn a_frame_is_handed_over_with_its_first_byte() {
     let Pair { mut dialer, .. } = data_links();
-    let first = dialer
-        .push(&request(1), None, None, b"x", &[], Class::Request)
-        .unwrap();
-    let second = dialer
-        .push(&request(2), None, None, b"x", &[], Class::Request)
-        .unwrap();
+    let first = dialer.push(&request(1), None, None, b"x", &[], Class::Request).unwrap();
+    let second = dialer.push(&request(2), None, None, b"x", &[], Class::Request).unwrap();
     assert!(!first.is_handed_over(dialer.written()));
     dialer.sent(1);
     assert!(first.is_handed_over(dialer.written()));
@@ -385,36 +287,21 @@ fn a_frame_is_handed_over_with_its_first_byte() {
     assert!(second.is_handed_over(dialer.written()));
     dialer.sent(79);
     assert!(dialer.unsent().is_empty());
-    let third = dialer
-        .push(&request(3), None, None, b"x", &[], Class::Request)
-        .unwrap();
+    let third = dialer.push(&request(3), None, None, b"x", &[], Class::Request).unwrap();
     assert_eq!(third.0, dialer.written());
 }
 
 #[test]
 fn a_frame_is_taken_back_until_its_first_byte_has_left() {
-    let Pair {
-        mut dialer,
-        mut acceptor,
-    } = data_links();
+    let Pair { mut dialer, mut acceptor } = data_links();
     let address = Address::parse("portal/ada").unwrap();
-    let header = Header {
-        source: address.hash(),
-        ..request(1)
-    };
+    let header = Header { source: address.hash(), ..request(1) };
     let body = body_of(1, 100);
-    let first = dialer
-        .push(&header, Some(&address), None, &body, &[], Class::Request)
-        .unwrap();
+    let first = dialer.push(&header, Some(&address), None, &body, &[], Class::Request).unwrap();
     push(&mut dialer, 2, &body_of(2, 100)).unwrap();
-    let third = dialer
-        .push(&request(3), None, None, &[], &[], Class::Request)
-        .unwrap();
+    let third = dialer.push(&request(3), None, None, &[], &[], Class::Request).unwrap();
     carry_some(&mut dialer, &mut acceptor, 1);
-    assert!(
-        dialer.halves().1.retract(first),
-        "its dictionary has left, the frame has not"
-    );
+    assert!(dialer.halves().1.retract(first), "its dictionary has left, the frame has not");
     let third_start = usize::try_from(third.0 - dialer.written()).unwrap();
     carry_some(&mut dialer, &mut acceptor, third_start + 1);
     assert!(!dialer.halves().1.retract(third));
@@ -423,21 +310,14 @@ fn a_frame_is_taken_back_until_its_first_byte_has_left() {
     while let Some(frame) = acceptor.next_frame().unwrap() {
         kinds.push((frame.header.kind, frame.header.correlation.0));
     }
-    let expected = [
-        (FrameKind::Void, 1),
-        (FrameKind::Request, 2),
-        (FrameKind::Request, 3),
-    ];
+    let expected = [(FrameKind::Void, 1), (FrameKind::Request, 2), (FrameKind::Request, 3)];
     assert_eq!(kinds, expected);
     assert!(acceptor.inbound().names().get(address.hash()).is_some());
 }
 
 #[test]
 fn a_view_is_told_once_before_later_frames_and_never_goes_back() {
-    let Pair {
-        mut dialer,
-        mut acceptor,
-    } = data_links();
+    let Pair { mut dialer, mut acceptor } = data_links();
     dialer.push_view(ViewNumber(5));
     dialer.push_view(ViewNumber(5));
     dialer.push_view(ViewNumber(4));
@@ -446,26 +326,17 @@ fn a_view_is_told_once_before_later_frames_and_never_goes_back() {
     dialer.push_view(ViewNumber(6));
     carry(&mut dialer, &mut acceptor);
     assert!(acceptor.next_frame().unwrap().is_some());
-    assert_eq!(
-        acceptor.peer_view(),
-        ViewNumber(5),
-        "the later one has not been reached"
-    );
+    assert_eq!(acceptor.peer_view(), ViewNumber(5), "the later one has not been reached");
     assert!(acceptor.next_frame().unwrap().is_none());
     assert_eq!(acceptor.peer_view(), ViewNumber(6));
 }
 
 #[test]
 fn a_view_that_finds_the_link_full_goes_with_the_next_frame() {
-    let Pair {
-        mut dialer,
-        mut acceptor,
-    } = data_links();
+    let Pair { mut dialer, mut acceptor } = data_links();
     let body = vec![0; FRAME_BYTES_MAX - HEADER_BYTES];
     for _ in 0..4 {
-        dialer
-            .push(&request(0), None, None, &body, &[], Class::Outcome)
-            .unwrap();
+        dialer.push(&request(0), None, None, &body, &[], Class::Outcome).unwrap();
     }
     let full = dialer.unsent().len();
     assert_eq!(full, LINK_BACKLOG_BYTES_MAX + LINK_REPLY_RESERVE_BYTES);
@@ -486,43 +357,24 @@ fn a_peer_that_goes_back_to_an_older_view_is_refused() {
     };
     let (_, end) = read_stream(&[view_frame(6), view_frame(5)].concat());
     let known = ViewNumber(6);
-    assert_eq!(
-        end,
-        Err(LinkError::ViewWentBack {
-            known,
-            found: ViewNumber(5)
-        })
-    );
+    assert_eq!(end, Err(LinkError::ViewWentBack { known, found: ViewNumber(5) }));
 }
 
 #[test]
 fn a_dictionary_at_its_bound_starts_anew_on_both_sides() {
-    let Pair {
-        mut dialer,
-        mut acceptor,
-    } = data_links();
+    let Pair { mut dialer, mut acceptor } = data_links();
     let ada: Address = "portal/ada".parse().unwrap();
     for number in 0..LINK_DICTIONARY_MAX + 100 {
         let room = Address::of("room", &number.to_string()).unwrap();
-        let header = Header {
-            source: ada.hash(),
-            target: room.hash(),
-            ..request(1)
-        };
-        dialer
-            .push(&header, Some(&ada), Some(&room), &[], &[], Class::Request)
-            .unwrap();
+        let header = Header { source: ada.hash(), target: room.hash(), ..request(1) };
+        dialer.push(&header, Some(&ada), Some(&room), &[], &[], Class::Request).unwrap();
         carry(&mut dialer, &mut acceptor);
         let frame = acceptor.next_frame().unwrap().unwrap();
         assert_eq!(frame.names.get(ada.hash()), Some(&ada), "{number}");
         assert_eq!(frame.names.get(room.hash()), Some(&room), "{number}");
         assert!(frame.names.len() <= LINK_DICTIONARY_MAX);
     }
-    assert_eq!(
-        acceptor.inbound().names().len(),
-        102,
-        "ada, the room at the bound, 100 behind it"
-    );
+    assert_eq!(acceptor.inbound().names().len(), 102, "ada, the room at the bound, 100 behind it");
 }
 
 #[test]
@@ -553,17 +405,10 @@ fn kinds_pass_only_where_they_belong() {
     ];
     for (purpose, from_dialer, from_acceptor) in table {
         for kind in all {
-            let Pair {
-                mut dialer,
-                mut acceptor,
-            } = links(facts(DIALER), facts(ACCEPTOR), purpose);
+            let Pair { mut dialer, mut acceptor } = links(facts(DIALER), facts(ACCEPTOR), purpose);
             let frame = Header::new(kind);
-            dialer
-                .push(&frame, None, None, &[], &[], Class::Request)
-                .unwrap();
-            acceptor
-                .push(&frame, None, None, &[], &[], Class::Request)
-                .unwrap();
+            dialer.push(&frame, None, None, &[], &[], Class::Request).unwrap();
+            acceptor.push(&frame, None, None, &[], &[], Class::Request).unwrap();
             carry(&mut dialer, &mut acceptor);
             carry(&mut acceptor, &mut dialer);
             for (end, allowed) in [(&mut acceptor, from_dialer), (&mut dialer, from_acceptor)] {
@@ -586,19 +431,13 @@ fn a_frame_whose_parts_exceed_it_is_refused_and_hides_what_follows() {
     extended[8] = 16;
     for broken in [padded, extended] {
         let (frame_count, end) = read_stream(&[broken, request(2).encode(0, 0)].concat());
-        assert_eq!(
-            (frame_count, end),
-            (0, Err(LinkError::Frame(FrameError::Layout)))
-        );
+        assert_eq!((frame_count, end), (0, Err(LinkError::Frame(FrameError::Layout))));
     }
 }
 
 #[test]
 fn a_link_closed_with_a_reason_tells_it_after_what_was_sent_before() {
-    let Pair {
-        mut dialer,
-        mut acceptor,
-    } = data_links();
+    let Pair { mut dialer, mut acceptor } = data_links();
     push(&mut dialer, 1, &[]).unwrap();
     dialer.push_refusal(&Refusal::ours(RefusalKind::Leaving, "bye"));
     carry(&mut dialer, &mut acceptor);
@@ -606,15 +445,8 @@ fn a_link_closed_with_a_reason_tells_it_after_what_was_sent_before() {
     let Err(LinkError::Refused(refusal)) = acceptor.next_frame() else {
         panic!("the refusal was sent");
     };
-    assert_eq!(
-        (refusal.kind, refusal.by),
-        (RefusalKind::Leaving, RefusedBy::Peer)
-    );
-    assert_eq!(
-        LinkError::Refused(refusal).refusal(),
-        None,
-        "a refusal is not answered"
-    );
+    assert_eq!((refusal.kind, refusal.by), (RefusalKind::Leaving, RefusedBy::Peer));
+    assert_eq!(LinkError::Refused(refusal).refusal(), None, "a refusal is not answered");
 }
 
 #[test]

@@ -18,10 +18,7 @@ const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCA
 
 /// Waits until the descriptor is ready: long enough for any machine.
 fn wait(fd: impl AsFd, flags: PollFlags) {
-    let limit = Timespec {
-        tv_sec: 10,
-        tv_nsec: 0,
-    };
+    let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
     let ready = poll(&mut [PollFd::new(&fd, flags)], Some(&limit)).unwrap();
     assert_eq!(ready, 1, "nothing happened for ten seconds");
 }
@@ -65,11 +62,7 @@ fn assert_round_trip((dialer, acceptor): (Socket, Socket)) {
     assert_eq!(acceptor.receive(&mut buffer).unwrap(), Received::Nothing);
     assert_eq!(dialer.send(b"ping").unwrap(), 4);
     wait(&acceptor, PollFlags::IN);
-    assert_eq!(
-        acceptor.receive(&mut []).unwrap(),
-        Received::Nothing,
-        "no room is not the end"
-    );
+    assert_eq!(acceptor.receive(&mut []).unwrap(), Received::Nothing, "no room is not the end");
     assert_eq!(acceptor.receive(&mut buffer).unwrap(), Received::Bytes(4));
     assert_eq!(&buffer[..4], b"ping");
     // Half-closed: what was under way arrives, then the end; the other direction goes on.
@@ -139,36 +132,21 @@ fn a_clogged_link_takes_what_fits_and_never_blocks() {
 
 #[test]
 fn a_refused_dial_and_a_reset_are_errors() {
-    let free = Listener::tcp(LOOPBACK)
-        .unwrap()
-        .local_address()
-        .unwrap()
-        .unwrap();
+    let free = Listener::tcp(LOOPBACK).unwrap().local_address().unwrap().unwrap();
     let refused = Socket::dial_tcp(free).and_then(|dialer| {
         wait(&dialer, PollFlags::OUT);
         dialer.dialed()
     });
-    assert_eq!(
-        refused.unwrap_err().kind(),
-        std::io::ErrorKind::ConnectionRefused
-    );
+    assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
     let nobody = Socket::dial_unix(&unix_name("nobody"));
-    assert_eq!(
-        nobody.unwrap_err().kind(),
-        std::io::ErrorKind::ConnectionRefused
-    );
+    assert_eq!(nobody.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
     let (dialer, acceptor) = tcp_pair();
-    SockRef::from(&acceptor)
-        .set_linger(Some(Duration::ZERO))
-        .unwrap();
+    SockRef::from(&acceptor).set_linger(Some(Duration::ZERO)).unwrap();
     drop(acceptor);
     wait(&dialer, PollFlags::IN);
     let reset = dialer.receive(&mut [0; 8]).unwrap_err();
     assert_eq!(reset.kind(), std::io::ErrorKind::ConnectionReset);
-    assert_eq!(
-        dialer.send(b"x").unwrap_err().kind(),
-        std::io::ErrorKind::BrokenPipe
-    );
+    assert_eq!(dialer.send(b"x").unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
 }
 
 #[test]
@@ -189,16 +167,10 @@ fn both_ends_of_a_tcp_link_break_when_the_other_falls_silent() {
 fn a_name_or_port_in_use_is_refused() {
     let name = unix_name("in-use");
     let _held = Listener::unix(&name).unwrap();
-    assert_eq!(
-        Listener::unix(&name).unwrap_err().kind(),
-        std::io::ErrorKind::AddrInUse
-    );
+    assert_eq!(Listener::unix(&name).unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
     let held = Listener::tcp(LOOPBACK).unwrap();
     let address = held.local_address().unwrap().unwrap();
-    assert_eq!(
-        Listener::tcp(address).unwrap_err().kind(),
-        std::io::ErrorKind::AddrInUse
-    );
+    assert_eq!(Listener::tcp(address).unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
 }
 
 #[test]
@@ -214,9 +186,7 @@ const CHILD: &str = "SILORING_TRANSPORT_TEST_CHILD";
 fn run_child(test: &str, uid: Option<u32>, argument: &str) -> bool {
     use std::os::unix::process::CommandExt;
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command
-        .args(["--exact", test, "--nocapture"])
-        .env(CHILD, argument);
+    command.args(["--exact", test, "--nocapture"]).env(CHILD, argument);
     if let Some(uid) = uid {
         command.uid(uid);
     }
@@ -275,10 +245,7 @@ fn another_user_is_turned_away_on_either_end_of_a_unix_link() {
                 other => break other,
             }
         };
-        assert_eq!(
-            refused.unwrap_err().kind(),
-            std::io::ErrorKind::PermissionDenied
-        );
+        assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
         assert!(child.join().unwrap());
     });
 }
@@ -296,14 +263,7 @@ fn a_listener_without_descriptors_closes_who_waits_and_goes_on() {
     let first = Socket::dial_tcp(address).unwrap();
     let second = Socket::dial_tcp(address).unwrap();
     let limit = getrlimit(Resource::Nofile);
-    setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: Some(64),
-            ..limit
-        },
-    )
-    .unwrap();
+    setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..limit }).unwrap();
     let mut hoard = Vec::new();
     while let Ok(file) = std::fs::File::open("/dev/null") {
         hoard.push(file);
@@ -311,15 +271,9 @@ fn a_listener_without_descriptors_closes_who_waits_and_goes_on() {
     }
     wait(&listener, PollFlags::IN);
     let turned = listener.accept().unwrap();
-    assert!(
-        matches!(turned, Accept::TurnedAway(TurnedAway::OutOfDescriptors)),
-        "{turned:?}"
-    );
+    assert!(matches!(turned, Accept::TurnedAway(TurnedAway::OutOfDescriptors)), "{turned:?}");
     wait(&first, PollFlags::IN);
-    assert!(
-        !matches!(first.receive(&mut [0; 8]), Ok(Received::Nothing)),
-        "closed, not left"
-    );
+    assert!(!matches!(first.receive(&mut [0; 8]), Ok(Received::Nothing)), "closed, not left");
     drop(hoard);
     let (served, _) = accept(&mut listener);
     assert_eq!(served.send(b"x").unwrap(), 1);

@@ -48,11 +48,7 @@ fn the_header_is_laid_as_its_table_says() {
         attempt: 0xa2,
         method: MethodId(0xb4b3_b2b1),
         correlation: CorrelationId(0xc8c7_c6c5_c4c3_c2c1),
-        schema: Schema {
-            type_id: 0xd4d3_d2d1,
-            version: 0xd6d5,
-            fingerprint: 0xd8d7,
-        },
+        schema: Schema { type_id: 0xd4d3_d2d1, version: 0xd6d5, fingerprint: 0xd8d7 },
         source: AddressHash(u128::from_le_bytes(*b"source-of-frame.")),
         target: AddressHash(u128::from_le_bytes(*b"target-of-frame.")),
     };
@@ -67,9 +63,7 @@ fn the_header_is_laid_as_its_table_says() {
             "magic" => MAGIC.to_le_bytes().to_vec(),
             "version" => vec![VERSION],
             "kind" => vec![FrameKind::Failure as u8],
-            "flags" => (FLAG_ONE_WAY | FLAG_EXTENSIONS | 0x000b)
-                .to_le_bytes()
-                .to_vec(),
+            "flags" => (FLAG_ONE_WAY | FLAG_EXTENSIONS | 0x000b).to_le_bytes().to_vec(),
             "forwards" => vec![0xa1],
             "attempt" => vec![0xa2],
             "method" => header.method.0.to_le_bytes().to_vec(),
@@ -88,28 +82,14 @@ fn the_header_is_laid_as_its_table_says() {
 #[test]
 fn flags_kinds_and_tags_have_the_codes_of_their_tables() {
     let masks: Vec<usize> = table(&["mask"]).iter().map(|row| number(row[0])).collect();
-    assert_eq!(
-        masks,
-        [
-            0x000f,
-            usize::from(FLAG_EXTENSIONS),
-            usize::from(FLAG_ONE_WAY)
-        ]
-    );
+    assert_eq!(masks, [0x000f, usize::from(FLAG_EXTENSIONS), usize::from(FLAG_ONE_WAY)]);
 
     let kinds = table(&["code", "kind"]);
     let known: Vec<(usize, String)> = (0..=u8::MAX)
-        .filter_map(|code| {
-            Some((
-                usize::from(code),
-                format!("{:?}", FrameKind::from_code(code)?),
-            ))
-        })
+        .filter_map(|code| Some((usize::from(code), format!("{:?}", FrameKind::from_code(code)?))))
         .collect();
-    let told: Vec<(usize, String)> = kinds
-        .iter()
-        .map(|row| (number(row[0]), row[1].to_owned()))
-        .collect();
+    let told: Vec<(usize, String)> =
+        kinds.iter().map(|row| (number(row[0]), row[1].to_owned())).collect();
     assert_eq!(told, known);
 
     let tags = [
@@ -121,42 +101,27 @@ fn flags_kinds_and_tags_have_the_codes_of_their_tables() {
         Tag::Place,
         Tag::View,
     ];
-    let known: Vec<(usize, String)> = tags
-        .iter()
-        .map(|&tag| (tag as usize, format!("{tag:?}")))
-        .collect();
-    let told: Vec<(usize, String)> = table(&["tag"])
-        .iter()
-        .map(|row| (number(row[0]), row[1].to_owned()))
-        .collect();
+    let known: Vec<(usize, String)> =
+        tags.iter().map(|&tag| (tag as usize, format!("{tag:?}"))).collect();
+    let told: Vec<(usize, String)> =
+        table(&["tag"]).iter().map(|row| (number(row[0]), row[1].to_owned())).collect();
     assert_eq!(told, known);
 }
 
 #[test]
 fn refusals_and_failures_have_the_codes_of_their_tables() {
-    let told: Vec<(usize, &str)> = table(&["code", "refusal"])
-        .iter()
-        .map(|row| (number(row[0]), row[1]))
-        .collect();
-    let known: Vec<(usize, &str)> = RefusalKind::ALL
-        .iter()
-        .map(|kind| (usize::from(kind.code()), kind.name()))
-        .collect();
+    let told: Vec<(usize, &str)> =
+        table(&["code", "refusal"]).iter().map(|row| (number(row[0]), row[1])).collect();
+    let known: Vec<(usize, &str)> =
+        RefusalKind::ALL.iter().map(|kind| (usize::from(kind.code()), kind.name())).collect();
     assert_eq!(told, known);
 
-    let told: Vec<(usize, &str, &str)> = table(&["code", "shape"])
-        .iter()
-        .map(|row| (number(row[0]), row[1], row[2]))
-        .collect();
-    let rejected = RejectedKind::ALL
-        .iter()
-        .map(|k| (k.code(), "Rejected", k.name()));
-    let failed = FailedKind::ALL
-        .iter()
-        .map(|k| (k.code(), "Failed", k.name()));
-    let indeterminate = IndeterminateKind::ALL
-        .iter()
-        .map(|k| (k.code(), "Indeterminate", k.name()));
+    let told: Vec<(usize, &str, &str)> =
+        table(&["code", "shape"]).iter().map(|row| (number(row[0]), row[1], row[2])).collect();
+    let rejected = RejectedKind::ALL.iter().map(|k| (k.code(), "Rejected", k.name()));
+    let failed = FailedKind::ALL.iter().map(|k| (k.code(), "Failed", k.name()));
+    let indeterminate =
+        IndeterminateKind::ALL.iter().map(|k| (k.code(), "Indeterminate", k.name()));
     let known: Vec<(usize, &str, &str)> = rejected
         .chain(failed)
         .chain(indeterminate)
@@ -167,17 +132,12 @@ fn refusals_and_failures_have_the_codes_of_their_tables() {
 
 #[test]
 fn a_dictionary_and_a_view_are_laid_as_told() {
-    let Pair {
-        mut dialer,
-        mut acceptor,
-    } = data_links();
+    let Pair { mut dialer, mut acceptor } = data_links();
     let ada = Address::parse("portal/ada").unwrap();
     dialer.push_view(ViewNumber(0x0102));
     let mut header = Header::new(FrameKind::Request);
     header.target = ada.hash();
-    dialer
-        .push(&header, None, Some(&ada), &[], &[], Class::Request)
-        .unwrap();
+    dialer.push(&header, None, Some(&ada), &[], &[], Class::Request).unwrap();
     let (view, rest) = dialer.unsent().split_at(HEADER_BYTES);
     assert_eq!((view[7], &view[16..24]), (6, &0x0102u64.to_le_bytes()[..]));
     assert_eq!((rest[7], &rest[12..16]), (5, &[0; 4][..]), "mode 0");
@@ -203,10 +163,8 @@ fn a_dictionary_and_a_view_are_laid_as_told() {
 
 #[test]
 fn limits_are_those_of_the_table() {
-    let told: Vec<(&str, usize)> = table(&["limit"])
-        .iter()
-        .map(|row| (row[0], number(row[1])))
-        .collect();
+    let told: Vec<(&str, usize)> =
+        table(&["limit"]).iter().map(|row| (row[0], number(row[1]))).collect();
     assert_eq!(
         told,
         [
@@ -215,10 +173,7 @@ fn limits_are_those_of_the_table() {
             ("largest frame", FRAME_BYTES_MAX),
             ("largest handshake frame", HANDSHAKE_FRAME_BYTES_MAX),
             ("longest address", ADDRESS_BYTES_MAX),
-            (
-                "longest text of a failure or refusal",
-                FAILURE_DETAIL_BYTES_MAX
-            ),
+            ("longest text of a failure or refusal", FAILURE_DETAIL_BYTES_MAX),
             ("addresses in a dictionary", LINK_DICTIONARY_MAX),
             ("hosted types in a handshake", HOSTED_TYPES_MAX),
         ]
