@@ -330,6 +330,12 @@ impl ShardNode {
         })
     }
 
+    /// Makes the shard's directory lose every entry that it owns.
+    #[cfg(feature = "planted")]
+    pub fn plant_lost_entries(&mut self) {
+        self.shard.plant_lost_entries();
+    }
+
     /// Counts up while the shard works.
     pub const fn progress(&self) -> u64 {
         self.shard.progress()

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use siloring_core::DeliveryFailure;
 use siloring_core::event::Event;
 use siloring_testkit::sim::Fault;
 
 use super::scenario::{
-    DETECTED, Echo, New, Note, Opening, Outcome, S1, S2, S3, SECOND, check, ensure, note, notes,
-    serve_hub, up,
+    DETECTED, Echo, EchoRef as _, New, Note, Opening, Outcome, S1, S2, S3, SECOND, check, ensure,
+    note, notes, serve_hub, up,
 };
 
 /// One way on the simulated network, at its longest.
@@ -17,7 +18,7 @@ const ONE_WAY: Duration = Duration::from_micros(500);
 #[test]
 fn a_request_to_nobody_is_refused_within_five_round_trips() {
     fn scenario(new: New<'_>) -> Outcome {
-        let mut cluster = up(new().world(|world| world.network.latency_tail = ONE_WAY))?;
+        let mut cluster = up(new(3).world(|world| world.network.latency_tail = ONE_WAY))?;
         for slot in [S1, S2, S3] {
             for _ in 0..10 {
                 let heard = cluster.block_on(slot, |node| async move {
@@ -38,13 +39,14 @@ fn a_request_to_nobody_is_refused_within_five_round_trips() {
 #[test]
 fn a_request_between_two_hubs_of_two_processes_is_answered() {
     fn scenario(new: New<'_>) -> Outcome {
-        let mut cluster = up(new())?;
+        let mut cluster = up(new(3))?;
         let there = serve_hub(&mut cluster, S2, "portal/there", Opening::Plain);
         let here = serve_hub(&mut cluster, S1, "portal/here", Opening::Plain);
         cluster.run_for(SECOND)?;
         for (from, to) in [(S1, "portal/there"), (S2, "portal/here"), (S3, "portal/there")] {
-            let heard = cluster
-                .block_on(from, move |node| async move { note(&node, to, &Note::default()).await })?;
+            let heard = cluster.block_on(from, move |node| async move {
+                note(&node, to, &Note::default()).await
+            })?;
             ensure!(heard.name() == "Handled", "{from} to {to}: {heard:?}");
         }
         ensure!(there.numbers().len() == 2, "{there:?}");
@@ -58,7 +60,7 @@ fn a_request_between_two_hubs_of_two_processes_is_answered() {
 #[test]
 fn sends_to_a_killed_process_are_answered_and_turn_not_here() {
     fn scenario(new: New<'_>) -> Outcome {
-        let mut cluster = up(new())?;
+        let mut cluster = up(new(3))?;
         serve_hub(&mut cluster, S3, "portal/gone", Opening::Plain);
         cluster.run_for(SECOND)?;
         let period = Duration::from_millis(200);
@@ -93,14 +95,15 @@ fn sends_to_a_killed_process_are_answered_and_turn_not_here() {
 fn a_call_in_progress_ends_with_the_silo_that_handles_it() {
     fn scenario(new: New<'_>) -> Outcome {
         for fault in [Fault::Kill(S3), Fault::Vanish(S3)] {
-            let mut cluster = up(new())?;
+            let mut cluster = up(new(3))?;
             cluster.block_on(S3, |node| async move {
                 node.handle().grain::<Echo>("slow").echo().await
             })??;
             let waiting = cluster.spawn(S1, |node| async move {
                 let began = node.now();
                 let result = node.handle().grain::<Echo>("slow").echo_after(60_000).await;
-                let name = result.err().and_then(|error| error.delivery().map(|f| f.name()));
+                let name =
+                    result.err().and_then(|error| error.delivery().map(DeliveryFailure::name));
                 (name.unwrap_or("Handled"), node.now().since(began))
             });
             cluster.run_for(SECOND)?;
@@ -110,7 +113,10 @@ fn a_call_in_progress_ends_with_the_silo_that_handles_it() {
             let Some((name, took)) = heard else { return Err("open after the death".into()) };
             ensure!(name == "LostAfterHandOver", "{fault}: {name} after {took:?}");
             if matches!(fault, Fault::Kill(_)) {
-                ensure!(took < SECOND + Duration::from_millis(20), "a reset is told at once: {took:?}");
+                ensure!(
+                    took < SECOND + Duration::from_millis(20),
+                    "a reset is told at once: {took:?}"
+                );
             }
         }
         Ok(())
@@ -118,22 +124,26 @@ fn a_call_in_progress_ends_with_the_silo_that_handles_it() {
     check(scenario, &["open-calls-survive-their-silo"]);
 }
 
-/// G10. The caller's silo is gone when the answer comes: one event names it all, and nothing is sent.
+/// G10. The caller's silo is gone when the answer comes: one event names it all, and nothing is
+/// sent.
 #[test]
 fn an_answer_that_finds_no_requester_is_one_event_and_no_refusal() {
     fn scenario(new: New<'_>) -> Outcome {
-        let mut cluster = up(new())?;
-        cluster
-            .block_on(S3, |node| async move { node.handle().grain::<Echo>("late").echo().await })??;
+        let mut cluster = up(new(3))?;
+        cluster.block_on(S3, |node| async move {
+            node.handle().grain::<Echo>("late").echo().await
+        })??;
         drop(cluster.spawn(S1, |node| async move {
             node.handle().grain::<Echo>("late").echo_after(15_000).await
         }));
         cluster.run_for(SECOND)?;
         cluster.inflict(Fault::Kill(S1));
         cluster.run_for(30 * SECOND)?;
-        let orphans = cluster.world().events().iter().filter_map(|kept| match &kept.event {
-            Event::ReplyOrphaned { source, failure, .. } => Some((source.clone(), failure.name())),
-            _ => None,
+        let orphans = cluster.world().events().iter().filter_map(|kept| {
+            if let Event::ReplyOrphaned { source, failure, .. } = &kept.event {
+                return Some((source.clone(), failure.name()));
+            }
+            None
         });
         let orphans: Vec<_> = orphans.collect();
         ensure!(orphans.len() == 1, "{orphans:?}");

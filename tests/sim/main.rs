@@ -1,3 +1,22 @@
-//! Whole clusters on virtual time.
+//! Whole clusters on virtual time: named scenarios, planted defects, and the smoke of many seeds.
+//!
+//! Each scenario runs once with each of its variants, where it must fail, and once as built, where
+//! it must hold: a test that passes with its variant proves nothing. `SILORING_SEED=7` replays one
+//! smoke seed, `SILORING_PLAN=tests/sim/plans/NAME` one plan, `SILORING_TRACE=1` tells every step,
+//! `SILORING_SEEDS=2000` runs more seeds.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a run says what it covered, and a failing one how to repeat it"
+)]
+
+mod calls;
 mod defects;
+mod directory;
+mod gate;
+mod hubs;
+mod membership;
+mod plans;
+mod scenario;
 mod smoke;

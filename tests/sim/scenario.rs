@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use siloring::prelude::*;
-use siloring_testkit::sim::{Cluster, ClusterBuilder, Node, Options, Plan, Slot};
+use siloring_testkit::sim::{Cluster, ClusterBuilder, Node, Options, Plan, Slot, defects};
 
 /// A scenario's end: it held, or why not.
 pub(crate) type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -31,12 +31,13 @@ macro_rules! ensure {
 }
 pub(crate) use ensure;
 
-/// Makes the builder of a scenario's cluster: three silos, no load.
-pub(crate) type New<'a> = &'a dyn Fn() -> ClusterBuilder;
+/// Makes the builder of a scenario's cluster: so many silos, no load.
+pub(crate) type New<'a> = &'a dyn Fn(u16) -> ClusterBuilder;
 
 /// Runs a scenario with each variant, then as built: it fails each time, then holds.
 pub(crate) fn check(scenario: fn(New<'_>) -> Outcome, variants: &[&str]) {
     for variant in variants {
+        assert!(defects().any(|known| known == *variant), "{variant} is a variant");
         let error = run(scenario, Some(variant)).expect_err("fails with its variant");
         println!("with {variant}: {}", error.lines().next().unwrap_or_default());
     }
@@ -46,8 +47,9 @@ pub(crate) fn check(scenario: fn(New<'_>) -> Outcome, variants: &[&str]) {
 }
 
 fn run(scenario: fn(New<'_>) -> Outcome, variant: Option<&str>) -> Result<(), String> {
-    let new = || {
+    let new = |silos| {
         let mut options = Options::new(1);
+        options.silos = silos;
         options.load_per_second = 0;
         options.defect = variant.map(str::to_owned);
         let builder = Cluster::builder().plan(Plan::calm(options)).keep_events();
@@ -62,7 +64,7 @@ fn run(scenario: fn(New<'_>) -> Outcome, variant: Option<&str>) -> Result<(), St
 }
 
 fn watched(builder: ClusterBuilder) -> ClusterBuilder {
-    if siloring_testkit::sim::trace_asked() {
+    if siloring_testkit::sim::explore::trace_asked() {
         return builder.trace(|line| eprintln!("{line}"));
     }
     builder
@@ -141,10 +143,10 @@ impl Heard {
 }
 
 /// Sends a note to a hub.
-pub(crate) async fn note(node: &Node, hub: &str, note: &Note) -> Heard {
+pub(crate) async fn note(node: &Node, hub: &str, message: &Note) -> Heard {
     let began = node.now();
     let hub = node.handle().hub_ref(hub).expect("the tests' addresses are plain");
-    let result = hub.send::<Note, ()>(note).await;
+    let result = hub.send::<Note, ()>(message).await;
     let failure = result.err().and_then(|error| error.delivery().cloned());
     Heard { failure, took: node.now().since(began) }
 }
@@ -260,6 +262,14 @@ async fn until_closed(node: &Node, hub: &mut Hub, log: &HubLog) -> Option<Delive
             None => {}
         }
     }
+}
+
+/// A cluster that is up, without a variant.
+pub(crate) fn calm() -> Cluster {
+    let mut options = Options::new(1);
+    options.load_per_second = 0;
+    let builder = Cluster::builder().plan(Plan::calm(options)).host::<Echo>();
+    up(builder).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A cluster that is up.

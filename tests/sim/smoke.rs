@@ -1,7 +1,7 @@
 //! The smoke: many seeds, each a plan of its own, each run twice with equal traces.
 //!
-//! The seeds are dealt to as many tests as the machine of the checks has cores, since each world is one
-//! thread. What a run must have had, or it proved nothing, is asserted for each seed.
+//! The seeds are dealt to as many tests as the machine of the checks has cores, since each world is
+//! one thread. What a run must have had, or it proved nothing, is asserted for each seed.
 
 use siloring_testkit::sim::explore::{
     Asked, Demands, Totals, asked, run, run_twice, run_watched, shrink_failure, trace_asked,
@@ -11,7 +11,7 @@ use siloring_testkit::sim::{Failure, Options, Plan};
 /// Seeds of the whole smoke, unless `SILORING_SEEDS` names another number.
 const SEEDS: u64 = 200;
 /// Tests that they are dealt to.
-const HANDS: u64 = 2;
+const HANDS: usize = 2;
 
 #[test]
 fn even_seeds_keep_every_promise_and_repeat_themselves() {
@@ -57,7 +57,7 @@ fn smoke(hand: u64) {
     let seeds = std::env::var("SILORING_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
     let (began, mut totals) = (cpu_seconds(), Totals::default());
     println!("{}", Options::new(hand));
-    for seed in (hand..seeds.unwrap_or(SEEDS)).step_by(usize::try_from(HANDS).unwrap()) {
+    for seed in (hand..seeds.unwrap_or(SEEDS)).step_by(HANDS) {
         let plan = Plan::from_seed(Options::new(seed));
         let report = run_twice(&plan).unwrap_or_else(|failure| report_failure(&failure));
         let lacking = Demands::SMOKE.lacking(&plan.options, &report);

@@ -248,6 +248,12 @@ impl Directory {
         }
     }
 
+    /// Loses every entry that it owns, as a fault in it would: the owners of hubs must repair that.
+    #[cfg(feature = "planted")]
+    pub fn plant_lost_entries(&mut self) {
+        self.partition.plant_lost_entries();
+    }
+
     /// The shard it belongs to.
     pub const fn endpoint(&self) -> Endpoint {
         self.core.config.endpoint

@@ -85,6 +85,12 @@ enum ClaimVerdict {
 
 // ---- requests
 impl Partition {
+    /// Loses every entry.
+    #[cfg(feature = "planted")]
+    pub(super) fn plant_lost_entries(&mut self) {
+        self.entries = Entries::default();
+    }
+
     /// Handles a request that was made in our view.
     pub(super) fn handle(&mut self, step: &mut Step<'_>, caller: Caller, ask: Ask) -> Handled {
         match ask {

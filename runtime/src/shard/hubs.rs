@@ -151,7 +151,6 @@ impl<L: Links> Shard<L> {
     fn hub_claimed(&mut self, address: &Address, number: siloring_core::ids::ClaimNumber) {
         let Some(hub) = self.hubs.get(&address.hash()) else { return };
         hub.shared.claimed(number);
-        self.emit(Event::HubClaimed { address: address.clone(), number });
         self.open_gate(address.hash());
     }
 

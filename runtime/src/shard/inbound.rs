@@ -211,6 +211,11 @@ impl<L: Links> Shard<L> {
 
     /// Queues a request at an activation of this shard.
     pub(super) fn enqueue(&mut self, key: super::ActivationKey, request: Request) {
+        #[cfg(feature = "planted")]
+        if self.config.planted == super::Planted::InboundDroppedAtStop && self.leaving.is_draining()
+        {
+            return;
+        }
         if self.leaving.is_draining() && !matches!(request.reply_to, ReplyTo::Ledger(_)) {
             let failure = DeliveryFailure::rejected(RejectedKind::Draining, "the silo is leaving");
             return self.refuse(&request, failure);

@@ -430,6 +430,12 @@ impl<L: Links> Shard<L> {
         self.outputs.pop_front()
     }
 
+    /// Makes its directory lose every entry that it owns.
+    #[cfg(feature = "planted")]
+    pub fn plant_lost_entries(&mut self) {
+        self.directory.plant_lost_entries();
+    }
+
     /// Counts up while the shard works; with nothing to do it stands still.
     pub const fn progress(&self) -> u64 {
         self.progress

@@ -528,6 +528,12 @@ impl<L: Links> Shard<L> {
 
     /// Ends a delivery: its one outcome is told.
     pub(super) fn finish(&mut self, id: CorrelationId, result: CallResult) {
+        #[cfg(feature = "planted")]
+        if self.config.planted == super::Planted::RefusalsSwallowed
+            && matches!(result, Err(DeliveryFailure::Rejected { .. }))
+        {
+            return;
+        }
         let Some(open) = self.ledger.close(id) else { return };
         self.wheel.cancel(open.deadline_timer);
         if let Some(retry) = open.retry_timer {

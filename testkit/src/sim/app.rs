@@ -1,8 +1,8 @@
 //! The surrounding program of a simulated silo: futures that use its handle, on virtual time.
 //!
 //! A program that embeds a silo has threads and a runtime of its own. Here it is one part of the
-//! process: its futures are polled when something wakes them, they sleep on the host's clock, and they
-//! die with the process.
+//! process: its futures are polled when something wakes them, they sleep on the host's clock, and
+//! they die with the process.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;

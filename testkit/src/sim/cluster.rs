@@ -1,11 +1,13 @@
-//! A simulated cluster: slots held by silos, a plan that happens to them, and the checks at the end.
+//! A simulated cluster: slots held by silos, a plan that happens to them, and the checks at the
+//! end.
 //!
-//! A run has two phases. In the *safety* phase the plan's faults happen while the load goes on; every
-//! invariant is checked at each step, but nothing needs to succeed. In the *liveness* phase everything
-//! is healed, every slot has a silo again, and the cluster must converge: one view, nothing open.
+//! A run has two phases. In the *safety* phase the plan's faults happen while the load goes on;
+//! every invariant is checked at each step, but nothing needs to succeed. In the *liveness* phase
+//! everything is healed, every slot has a silo again, and the cluster must converge: one view,
+//! nothing open.
 //!
-//! The operator is modelled too: a silo that ends by itself is started again after a moment, and a roll
-//! replaces silo by silo, newcomer first.
+//! The operator is modelled too: a silo that ends by itself is started again after a moment, and a
+//! roll replaces silo by silo, newcomer first.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -27,7 +29,7 @@ use super::plan::{Fault, Options, Plan, Slot, Step};
 use super::planted::Planted;
 use super::silo::{Silo, SiloSetup};
 use super::trace::TraceSink;
-use super::watches::{DETECTED_MAX, Gone, Watches};
+use super::watches::{DETECTED_MAX, Gone, Watches, ended_slot};
 use super::world::{HostId, Life, ProcessId, Violation, World, WorldSettings};
 
 /// A future of a silo's surrounding program.
@@ -214,6 +216,10 @@ pub struct Report {
     pub counts: Counts,
     /// The faults.
     pub tally: Tally,
+    /// Store requests answered `Unavailable`.
+    pub store_unavailable: u64,
+    /// Of which were carried out: their answer was lost.
+    pub store_answers_lost: u64,
     /// Events told, by name.
     pub events: BTreeMap<&'static str, u64>,
 }
@@ -432,7 +438,7 @@ impl Cluster {
 
     /// Does to the cluster what a step of a plan would.
     pub fn inflict(&mut self, fault: Fault) {
-        self.world.note(|| format!("fault: {fault}"));
+        self.world.enter_fault(&fault.to_string());
         self.tally.faults += 1;
         self.watch(fault);
         match fault {
@@ -466,6 +472,19 @@ impl Cluster {
         }
     }
 
+    /// Makes the directory of a slot's silo lose every entry that it owns: a fault that no plan has
+    /// a word for, since none but a defect causes it.
+    #[cfg(feature = "planted")]
+    pub fn lose_directory(&mut self, slot: Slot) {
+        let Some(silo) = self.silo(slot) else { return };
+        silo.losses.set(silo.losses.get() + 1);
+        for part in 1..=self.options.shards {
+            if let Some(process) = silo.process() {
+                self.world.wake(process, super::world::Part(part));
+            }
+        }
+    }
+
     /// Ends every fault and fills every slot.
     pub fn heal(&mut self) {
         self.world.note(|| "healed".to_owned());
@@ -491,7 +510,10 @@ impl Cluster {
 
     /// What the run has come to so far.
     pub fn report(&self) -> Report {
+        let (store_unavailable, store_answers_lost) = self.world.core_ref().store.counts();
         Report {
+            store_unavailable,
+            store_answers_lost,
             trace_hash: self.world.trace_hash(),
             trace_count: self.world.trace_count(),
             simulated: self.world.now().since(Moment::ZERO),
@@ -609,26 +631,24 @@ impl Cluster {
     /// Begins to watch for what a fault must lead to, if it comes alone.
     fn watch(&mut self, fault: Fault) {
         let now = self.world.now();
-        let ends = match fault {
-            Fault::Kill(slot) | Fault::Vanish(slot) => Some(slot),
-            Fault::Pause(slot, span) if span > DETECTED_MAX => Some(slot),
-            _ => None,
-        };
         let is_alone = self.watches.is_calm(now) && self.roll.is_none() && self.is_whole();
         self.watches.fault(now, fault);
-        let process = ends.filter(|_| is_alone).and_then(|slot| self.process(slot));
+        let process = ended_slot(fault).filter(|_| is_alone).and_then(|slot| self.process(slot));
         let Some(process) = process else { return };
         let incarnation = self.silos[&process].incarnation();
         let Some(incarnation) = incarnation else { return };
-        let handling = match fault {
-            Fault::Pause(..) => Vec::new(),
-            _ => self.world.core_ref().scene.ledger.borrow().handled_by(process),
+        // What a stopped silo handles may still end well.
+        let handling = if matches!(fault, Fault::Pause(..)) {
+            Vec::new()
+        } else {
+            self.world.core_ref().scene.ledger.borrow().handled_by(process)
         };
         let generation = incarnation.generation;
         self.watches.gone(Gone { process, generation, due: now + DETECTED_MAX, handling });
     }
 
-    /// A silo that has become Active has heard from every Active silo: none was stopped all the while.
+    /// A silo that has become Active has heard from every Active silo: none was stopped all the
+    /// while.
     fn check_newcomers(&mut self) {
         let active = |silo: &Rc<SiloShared>| silo.status() == Some(SiloStatus::Active);
         let newcomers: Vec<_> = self

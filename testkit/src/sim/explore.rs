@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::cluster::{Cluster, Failure, Report};
 use super::plan::{Options, Plan, PlanError};
 use super::shrink::shrink;
+use super::trace::TraceSink;
 use super::workload::Workload;
 
 /// What every smoke run must have had, or it proved nothing.
@@ -56,10 +57,7 @@ pub fn run(plan: &Plan) -> Result<Report, Box<Failure>> {
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_watched(
-    plan: &Plan,
-    sink: Option<Box<dyn FnMut(&str)>>,
-) -> Result<Report, Box<Failure>> {
+pub fn run_watched(plan: &Plan, sink: Option<TraceSink>) -> Result<Report, Box<Failure>> {
     let workload = Workload::new();
     let mut builder = workload.install(Cluster::builder().plan(plan.clone()));
     if let Some(sink) = sink {

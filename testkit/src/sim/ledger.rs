@@ -3,12 +3,12 @@
 //! A workload enters each delivery when it sends it ([`Source::sent`]), a handler says that it runs
 //! ([`ran`]), and the outcome closes the entry ([`Sent::close`]). Checked, at once:
 //!
-//! - *P0*: while the sender's process lives and is scheduled, exactly one outcome is observed within
-//!   the delivery's budget and a grace; asked by the world at each due time;
+//! - *P0*: while the sender's process lives and is scheduled, exactly one outcome is observed
+//!   within the delivery's budget and a grace; asked by the world at each due time;
 //! - *no doubled run*: a handler runs at most once for one delivery;
 //! - *rejected means never ran*, and *handled means ran*, whichever is seen first;
-//! - *FIFO* per source, target and the process where the target is, among deliveries that were not sent
-//!   again, unless a connection between their hosts ended meanwhile (the link's epoch);
+//! - *FIFO* per source, target and the process where the target is, among deliveries that were not
+//!   sent again, unless a connection between their hosts ended meanwhile (the link's epoch);
 //! - *a one-way that no failure handler took did run*.
 //!
 //! Deliberately absent: any look into the product. What is not told here is not known here.

@@ -1,9 +1,9 @@
 //! The simulator: whole clusters from one seed, on virtual time, on one thread.
 //!
-//! The real nodes of `siloring::pump` run here, byte for byte the code of production; what differs is
-//! who moves their bytes, mail, store requests and time. A run follows from its [`Plan`]: the same plan
-//! gives the same [`Report`], trace hash included. A run that breaks an invariant is a [`Failure`] that
-//! prints its plan; it can be replayed, watched and shrunk ([`explore`]).
+//! The real nodes of `siloring::pump` run here, byte for byte the code of production; what differs
+//! is who moves their bytes, mail, store requests and time. A run follows from its [`Plan`]: the
+//! same plan gives the same [`Report`], trace hash included. A run that breaks an invariant is a
+//! [`Failure`] that prints its plan; it can be replayed, watched and shrunk ([`explore`]).
 //!
 //! # For your own grains
 //!
@@ -35,8 +35,8 @@
 //! # }
 //! ```
 //!
-//! Let your handlers call [`ledger::ran`] and your callers [`workload::tracked`], and every delivery is
-//! held to the promise: one outcome in time, no doubled run, order kept.
+//! Let your handlers call [`ledger::ran`] and your callers [`workload::tracked`], and every
+//! delivery is held to the promise: one outcome in time, no doubled run, order kept.
 //!
 //! # The parts
 //!
@@ -73,5 +73,7 @@ pub use app::AppClock;
 pub use cluster::{Cluster, ClusterBuilder, Failure, Report, Tally};
 pub use node::{Node, SiloShared};
 pub use plan::{Fault, Options, Plan, Slot, Step};
+#[cfg(feature = "planted")]
+pub use planted::defects;
 pub use scene::{violate, world_now};
 pub use trace::TraceSink;

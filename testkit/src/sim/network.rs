@@ -1,10 +1,11 @@
 //! Connections: two ordered pipes of bytes each, that can be cut anywhere.
 //!
-//! What TCP does is modelled, packets are not: bytes arrive in order, after a latency, in pieces that
-//! have nothing to do with the writes; a lost packet is a late piece; a path that drops everything holds
-//! the bytes back until it heals, or until the sender's user time-out breaks its end, while the other
-//! end stays half-open and learns of it when it writes. A kill cuts in the middle of whatever was in
-//! flight, so of frames too. A reset is lost like any packet, and never sent again.
+//! What TCP does is modelled, packets are not: bytes arrive in order, after a latency, in pieces
+//! that have nothing to do with the writes; a lost packet is a late piece; a path that drops
+//! everything holds the bytes back until it heals, or until the sender's user time-out breaks its
+//! end, while the other end stays half-open and learns of it when it writes. A kill cuts in the
+//! middle of whatever was in flight, so of frames too. A reset is lost like any packet, and never
+//! sent again.
 //!
 //! Bounds: what is neither read nor arrived is at most [`NetworkSettings::pipe_bytes_max`] a pipe.
 //! Deliberately absent: keep-alive of idle connections (probes find those), half-close.

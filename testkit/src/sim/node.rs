@@ -190,6 +190,9 @@ pub struct SiloShared {
     view: RefCell<Arc<View>>,
     join_error: RefCell<Option<String>>,
     sizes: RefCell<Vec<ShardSizes>>,
+    /// How often its directory was made to lose its entries.
+    #[cfg(feature = "planted")]
+    pub(super) losses: Cell<u32>,
 }
 
 impl SiloShared {
@@ -202,6 +205,8 @@ impl SiloShared {
             view: RefCell::new(Arc::default()),
             join_error: RefCell::new(None),
             sizes: RefCell::new(Vec::new()),
+            #[cfg(feature = "planted")]
+            losses: Cell::new(0),
         })
     }
 

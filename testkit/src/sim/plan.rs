@@ -1,9 +1,9 @@
 //! Plans: the options of a run and its faults, as text.
 //!
-//! A plan is recorded from a seed ([`Plan::from_seed`]), written, read, replayed and shrunk. One line is
-//! one option (`seed 42`) or one step (`at 12.5s kill s2`); `#` starts a comment. The parser is total:
-//! every text is a plan or a [`PlanError`] that names its line. Slots are called `s1`, `s2`, …: a slot
-//! is a place in the cluster, held by one silo after another.
+//! A plan is recorded from a seed ([`Plan::from_seed`]), written, read, replayed and shrunk. One
+//! line is one option (`seed 42`) or one step (`at 12.5s kill s2`); `#` starts a comment. The
+//! parser is total: every text is a plan or a [`PlanError`] that names its line. Slots are called
+//! `s1`, `s2`, …: a slot is a place in the cluster, held by one silo after another.
 
 use std::fmt;
 use std::time::Duration;
@@ -383,7 +383,8 @@ impl Draw {
         self.hinder_newcomer(start, slot, steps);
     }
 
-    /// A newcomer writes to the store and dials more than anybody: what fails it there finds the most.
+    /// A newcomer writes to the store and dials more than anybody: what fails it there finds the
+    /// most.
     fn hinder_newcomer(&mut self, start: Duration, slot: Slot, steps: &mut Vec<Step>) {
         let soon = start + Duration::from_millis(self.random.u64(1..40));
         let (at, fault) = match self.random.u8(..8) {

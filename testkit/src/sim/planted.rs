@@ -62,6 +62,12 @@ const DEFECTS: &[(&str, Defect)] = &[
     ("joins-unproven", Defect::Control(control::Defect::JoinsUnproven)),
 ];
 
+/// The names of all defects that a run can be planted with.
+#[cfg(feature = "planted")]
+pub fn defects() -> impl Iterator<Item = &'static str> {
+    DEFECTS.iter().map(|(name, _)| *name)
+}
+
 impl Planted {
     /// The defect of this name.
     ///

@@ -1,4 +1,5 @@
-//! Tests of whole runs: the cluster comes up, a run repeats itself, a failure says how to repeat it.
+//! Tests of whole runs: the cluster comes up, a run repeats itself, a failure says how to repeat
+//! it.
 
 use std::time::Duration;
 
@@ -32,26 +33,4 @@ fn one_plan_has_one_trace() {
         .at(Duration::from_secs(12), Fault::Start(Slot(2)));
     let report = explore::run_twice(&plan).unwrap_or_else(|failure| panic!("{failure}"));
     assert_eq!(report.tally.kills, 1);
-}
-
-#[test]
-#[ignore = "scratch"]
-fn scratch_seeds() {
-    let from: u64 = std::env::var("FROM").unwrap().parse().unwrap();
-    let to: u64 = std::env::var("TO").unwrap().parse().unwrap();
-    for seed in from..to {
-        let mut options = Options::new(seed);
-        options.defect = std::env::var("DEFECT").ok();
-        let plan = Plan::from_seed(options);
-        match explore::run(&plan) {
-            Ok(report) => eprintln!("seed {seed}: ok {:?} {:?}", report.counts, report.tally),
-            Err(failure) => {
-                eprintln!(
-                    "seed {seed}: at {:?} {}",
-                    failure.report.simulated,
-                    failure.violations[0].to_string().chars().take(600).collect::<String>()
-                );
-            }
-        }
-    }
 }

@@ -1,7 +1,8 @@
-//! What code inside a world can reach without being handed it: the ledger, the time, the violations.
+//! What code inside a world can reach without being handed it: the ledger, the time, the
+//! violations.
 //!
-//! A grain is made by its type's `Default`, so nothing can be handed to it. A world therefore puts its
-//! scene before the thread while it runs; outside of a world every call here does nothing.
+//! A grain is made by its type's `Default`, so nothing can be handed to it. A world therefore puts
+//! its scene before the thread while it runs; outside of a world every call here does nothing.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -1,11 +1,12 @@
 //! A silo as a program of the world: the real nodes, moved by virtual time.
 //!
 //! The only file of the simulator that knows them. Part 0 is the control thread, the next parts are
-//! the shards, the last one is the surrounding program. What the production drivers do with sockets,
-//! mailboxes and clocks is done here with ends, inputs and the world's time; nothing is decided.
+//! the shards, the last one is the surrounding program. What the production drivers do with
+//! sockets, mailboxes and clocks is done here with ends, inputs and the world's time; nothing is
+//! decided.
 //!
-//! Checked here, at each step: the view of a silo never goes back and equal numbers have equal content
-//! (I4), and no table of a shard outgrows its bound (I13).
+//! Checked here, at each step: the view of a silo never goes back and equal numbers have equal
+//! content (I4), and no table of a shard outgrows its bound (I13).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -64,6 +65,8 @@ struct Seat {
     /// Once the shard drains: how many activations it may have. They only become fewer (I16).
     activations_max: Option<usize>,
     runs: u64,
+    #[cfg(feature = "planted")]
+    losses: u32,
 }
 
 /// A silo in the world.
@@ -224,7 +227,8 @@ impl Silo {
             control.tick(now);
             self.follow(&mut control, context);
         }
-        // The lane and the links are connections of their own: nothing waits, unless that is planted.
+        // The lane and the links are connections of their own: nothing waits, unless that is
+        // planted.
         if !(self.setup.planted.queues_heartbeats() && self.has_unsent()) {
             self.flush_control(&mut control, context);
         }
@@ -359,7 +363,7 @@ impl Silo {
                         shard,
                         running: String::new(),
                         stalled_ms: u64::try_from(stalled.as_millis()).unwrap_or(u64::MAX),
-                    })
+                    });
                 }
                 ControlNodeOutput::Abort(shard) => {
                     context.violate("no shard is stuck for ever", format!("{shard:?}"));
@@ -488,6 +492,11 @@ impl Silo {
         let seat = &mut self.seats[index];
         seat.runs += 1;
         node.set_lease(self.serve_until);
+        #[cfg(feature = "planted")]
+        if seat.losses != self.shared.losses.get() {
+            seat.losses = self.shared.losses.get();
+            node.plant_lost_entries();
+        }
         let mut lost = Vec::new();
         while let Some(input) = context.next_input() {
             shard_input(&mut node, seat, input, &mut lost, context);
@@ -548,8 +557,10 @@ impl Silo {
                 NodeOutput::Control(mail) => self.control_mail.push_back(mail),
                 NodeOutput::Store { ticket, request } => context.submit(ticket, request),
                 NodeOutput::Close(conn) => {
-                    self.seats[index].clogged.remove(&end_of(conn));
-                    context.close(end_of(conn));
+                    let end = end_of(conn);
+                    self.seats[index].clogged.remove(&end);
+                    self.seats[index].readable.remove(&end);
+                    context.close(end);
                 }
                 NodeOutput::Event(event) => context.tell(event),
             }
@@ -586,8 +597,7 @@ fn read_links(node: &mut ShardNode, seat: &mut Seat, context: &mut Context<'_>) 
     let now = context.now();
     let mut drained = Vec::new();
     for end in &seat.readable {
-        loop {
-            let Some(space) = node.receive_space(now, conn_of(*end)) else { break };
+        while let Some(space) = node.receive_space(now, conn_of(*end)) {
             let count = context.read(*end, space);
             if count == 0 {
                 drained.push(*end);

@@ -1,9 +1,10 @@
 //! The store as the world sees it: any [`Store`] behind latency, outages and lost answers.
 //!
 //! A request is executed at one moment and answered at a later one. An outage keeps it from being
-//! executed; a lost answer hides that it was: both are told as `Unavailable`, as a real store's client
-//! would. Two invariants are checked on what the store accepts: a Dead row stays Dead (I5), and the
-//! fence of a record never goes back (I7); versions never go back unless the plan makes them (I4).
+//! executed; a lost answer hides that it was: both are told as `Unavailable`, as a real store's
+//! client would. Two invariants are checked on what the store accepts: a Dead row stays Dead (I5),
+//! and the fence of a record never goes back (I7); versions never go back unless the plan makes
+//! them (I4).
 //!
 //! Deliberately absent: what a store does inside; that is its conformance suite's business.
 

@@ -1,7 +1,7 @@
 //! The trace: a hash over everything that happens, and text for whoever asks.
 //!
-//! Two runs of one seed and plan must end with one hash. Text is made only if somebody looks; since a
-//! run can be repeated, nothing is recorded ahead of a failure.
+//! Two runs of one seed and plan must end with one hash. Text is made only if somebody looks; since
+//! a run can be repeated, nothing is recorded ahead of a failure.
 
 use siloring_core::Moment;
 use siloring_core::schema::mix;

@@ -5,15 +5,15 @@
 //! - *P1*: what a killed silo was handling has its outcome by then, not only at its deadline.
 //! - *No false death*: a silo that nothing was done to is not declared Dead.
 //!
-//! Each holds only while no other fault is about: a fault that begins before the check is due, or was
-//! there shortly before, spoils it. What a fault excuses is decided here and nowhere else.
+//! Each holds only while no other fault is about: a fault that begins before the check is due, or
+//! was there shortly before, spoils it. What a fault excuses is decided here and nowhere else.
 
 use std::time::Duration;
 
 use siloring_core::{Generation, Moment};
 
 use super::ledger::DeliveryId;
-use super::plan::Fault;
+use super::plan::{Fault, Slot};
 use super::world::ProcessId;
 
 /// A silo that is gone is Dead for all by then: the bound of the design, and the news of it.
@@ -69,6 +69,31 @@ const fn span(fault: Fault) -> Duration {
     }
 }
 
+/// The slot whose silo is gone by this fault, for as long as a detection takes.
+pub(super) fn ended_slot(fault: Fault) -> Option<Slot> {
+    match fault {
+        Fault::Kill(slot) | Fault::Vanish(slot) => Some(slot),
+        Fault::Pause(slot, span) => (span > DETECTED_MAX).then_some(slot),
+        Fault::Start(_)
+        | Fault::Drain(_)
+        | Fault::Roll
+        | Fault::Jump(..)
+        | Fault::Reset(..)
+        | Fault::Slow(..)
+        | Fault::Mute(..)
+        | Fault::Split(..)
+        | Fault::Isolate(..)
+        | Fault::Refuse(..)
+        | Fault::Delay(..)
+        | Fault::Lose(..)
+        | Fault::StoreDown(_)
+        | Fault::StoreHang(_)
+        | Fault::StoreDelay(..)
+        | Fault::StoreLose(..)
+        | Fault::StoreCut(..) => None,
+    }
+}
+
 /// Whether nobody may be declared Dead because of it but the silo that it ends.
 const fn is_harmless(fault: Fault) -> bool {
     matches!(
@@ -84,7 +109,8 @@ const fn is_harmless(fault: Fault) -> bool {
 }
 
 impl Watches {
-    /// A fault begins. What is watched for is spoilt by it, and what it does is not judged for a while.
+    /// A fault begins. What is watched for is spoilt by it, and what it does is not judged for a
+    /// while.
     pub(super) fn fault(&mut self, now: Moment, fault: Fault) {
         if !matches!(fault, Fault::Start(_)) {
             self.gone.clear();
@@ -95,7 +121,8 @@ impl Watches {
         }
     }
 
-    /// Whether no earlier fault may explain what is seen from now on; asked before the fault is told.
+    /// Whether no earlier fault may explain what is seen from now on; asked before the fault is
+    /// told.
     pub(super) fn is_calm(&self, now: Moment) -> bool {
         now >= self.disturbed_until
     }
@@ -120,7 +147,6 @@ impl Watches {
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::Slot;
     use super::*;
 
     #[test]
@@ -134,7 +160,7 @@ mod tests {
         let mut watches = Watches::default();
         watches.gone(gone.clone());
         assert_eq!(watches.take_due(Moment::ZERO), []);
-        assert_eq!(watches.take_due(gone.due), [gone.clone()]);
+        assert_eq!(watches.take_due(gone.due), std::slice::from_ref(&gone));
         watches.gone(gone);
         watches.fault(Moment::ZERO, Fault::Split(Slot(1), Slot(2), DETECTED_MAX));
         assert_eq!(watches.take_due(Moment::NEVER), []);

@@ -1,9 +1,9 @@
 //! The built-in load: grains and hubs that tell the ledger what runs, and programs that call them.
 //!
 //! What it holds: counters under each placement, a durable set that the end of the run is compared
-//! with, a relay that calls further (grain, then hub), a cycle that waits for itself, a handler that is
-//! slower than its caller's deadline, one hub a slot, and an address that nobody has. Every delivery,
-//! nested ones included, is in the ledger.
+//! with, a relay that calls further (grain, then hub), a cycle that waits for itself, a handler
+//! that is slower than its caller's deadline, one hub a slot, and an address that nobody has. Every
+//! delivery, nested ones included, is in the ledger.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +36,8 @@ const HASTY_BUDGET: Duration = Duration::from_millis(400);
 const SLOW_HANDLER: Duration = Duration::from_secs(1);
 /// Hubs that silos take over from each other.
 const ROAMERS: u16 = 3;
-/// A claim is made by then, whatever happens meanwhile: the longest fault, and what it leaves behind.
+/// A claim is made by then, whatever happens meanwhile: the longest fault, and what it leaves
+/// behind.
 const CLAIM_MAX: Duration = Duration::from_secs(110);
 /// Bytes of a message that keeps a slow link busy for seconds.
 const BALLAST_BYTES: usize = 2 * 1024 * 1024;
@@ -65,7 +66,8 @@ pub async fn tracked<T, E>(
     result
 }
 
-/// As [`tracked`], for a target of the load: some failures cannot be, whatever happens to the cluster.
+/// As [`tracked`], for a target of the load: some failures cannot be, whatever happens to the
+/// cluster.
 async fn judged<T, E>(
     source: Source,
     target: &Address,
@@ -211,10 +213,10 @@ impl Relay {
         let source = self.own();
         let target = address(HashedCounter::TYPE, counter);
         let call = |id: DeliveryId| ctx.grain::<HashedCounter>(counter).count(id.0);
-        let counted = judged(source, &target, Some(NESTED_BUDGET), call).await;
+        let first = judged(source, &target, Some(NESTED_BUDGET), call).await;
         let hub = hub_address(slot);
-        let told = tell_hub(ctx.hub_ref(hub.as_str()), source, &hub, NESTED_BUDGET).await;
-        u64::from(counted.is_ok()) + u64::from(told.is_ok())
+        let second = tell_hub(ctx.hub_ref(hub.as_str()), source, &hub, NESTED_BUDGET).await;
+        u64::from(first.is_ok()) + u64::from(second.is_ok())
     }
 
     /// Calls the next of two relays, which calls this one: a chain that waits for itself.

@@ -1,9 +1,10 @@
 //! The world: virtual time, processes and what happens to them.
 //!
-//! One thread, one event queue, one seed. A process is a [`Program`] of one or more *parts* (a silo's
-//! threads): a part is run when an input waits for it or its deadline has come, on the clock of its own
-//! host, and does everything through its [`Context`]. The world kills, pauses, slows and restarts
-//! processes; [`super::network`] moves their bytes and [`super::store`] answers their store requests.
+//! One thread, one event queue, one seed. A process is a [`Program`] of one or more *parts* (a
+//! silo's threads): a part is run when an input waits for it or its deadline has come, on the clock
+//! of its own host, and does everything through its [`Context`]. The world kills, pauses, slows and
+//! restarts processes; [`super::network`] moves their bytes and [`super::store`] answers their
+//! store requests.
 //!
 //! Invariants: time never goes back; a part runs only while its process is alive and unpaused; the
 //! inputs of a part keep their order; the same seed, programs and calls give the same trace hash.
@@ -89,8 +90,8 @@ pub enum Input {
 
 /// What runs in a process.
 pub trait Program {
-    /// Runs one part until nothing is left to do now; returns when it wants to be run again, on its own
-    /// clock.
+    /// Runs one part until nothing is left to do now; returns when it wants to be run again, on its
+    /// own clock.
     fn run(&mut self, part: Part, context: &mut Context<'_>) -> Moment;
 }
 
@@ -821,6 +822,13 @@ impl World {
     /// Says something to whoever watches the run.
     pub fn note(&mut self, text: impl FnOnce() -> String) {
         self.core.trace.note(self.core.now, text);
+    }
+
+    /// Enters a fault that is about to be done.
+    pub(super) fn enter_fault(&mut self, fault: &str) {
+        let what = siloring_core::hash::stable_u64(fault.as_bytes());
+        self.core.trace.enter(self.core.now, Code::Fault, 0, what);
+        self.core.trace.note(self.core.now, || format!("fault: {fault}"));
     }
 
     pub(super) const fn core(&mut self) -> &mut Core {
