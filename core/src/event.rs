@@ -147,6 +147,8 @@ events! {
     Debug ExpiredUnstarted { /** To whom. */ target: Address, }
     /// A handler panicked: its activation ended.
     Error HandlerPanicked { /** Whose. */ target: Address, /** What it said. */ message: String, }
+    /// A future of the program, or of a grain's timer, panicked on a shard: it has ended.
+    Error FuturePanicked { /** What it said. */ message: String, }
     /// A grain was activated.
     Debug GrainActivated { /** Which. */ address: Address, }
     /// A grain was deactivated.

@@ -37,6 +37,8 @@ impl<L: Links> Shard<L> {
         waiter: Waiter,
         owner: Option<(ActivationKey, TaskKey)>,
     ) {
+        // What was staged before may have ended the activation.
+        let owner = owner.filter(|(activation, _)| self.activations.contains(*activation as usize));
         let mut span = request.deadline.unwrap_or(self.config.deadline_default).min(DEADLINE_MAX);
         let sender = if owner.is_some() { Sender::Begun } else { Sender::Program };
         if let Some((activation, task)) = owner {

@@ -282,11 +282,17 @@ impl<L: Links> Shard<L> {
                 self.carry_out(by);
             }
             Ok(core::task::Poll::Ready(())) | Err(_) => {
+                if let Err(panic) = polled {
+                    let message = crate::host::panic_message(&*panic);
+                    self.emit(Event::FuturePanicked { message });
+                }
                 drop(catch_unwind(AssertUnwindSafe(|| drop(future))));
                 self.carry_out(by);
                 self.tasks.end(key);
+                // What it staged last may have ended its activation.
+                let owner = owner.and_then(|owner| self.activations.get_mut(owner as usize));
                 if let Some(owner) = owner {
-                    self.activations[owner as usize].timers.retain(|timer| *timer != key);
+                    owner.timers.retain(|timer| *timer != key);
                 }
             }
         }
