@@ -34,21 +34,28 @@ pub(crate) const PROCESSORS_VARIABLE: &str = "SILORING_BENCH_PROCESSORS";
 /// Significant digits of a histogram: a per mille.
 const DIGITS: u8 = 3;
 
-/// What was asked for on the command line. Unknown arguments are cargo's, and passed over.
-#[derive(Debug, Clone, Copy)]
+/// What was asked for on the command line: `--quick`, `--json`, and a part of the names of the rows
+/// to measure. Unknown options are cargo's, and passed over.
+#[derive(Debug, Clone)]
 pub(crate) struct Options {
     is_quick: bool,
     is_json: bool,
+    filter: String,
 }
 
 impl Options {
     /// Reads the command line.
     pub(crate) fn from_arguments() -> Self {
         let has = |wanted: &str| std::env::args().any(|argument| argument == wanted);
-        Self { is_quick: has("--quick"), is_json: has("--json") }
+        let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
+        Self {
+            is_quick: has("--quick"),
+            is_json: has("--json"),
+            filter: filter.unwrap_or_default(),
+        }
     }
 
-    const fn rounds(self) -> usize {
+    const fn rounds(&self) -> usize {
         if self.is_quick { ROUNDS_QUICK } else { ROUNDS }
     }
 }
@@ -65,7 +72,7 @@ pub(crate) struct Effort {
 }
 
 impl Effort {
-    const fn of(options: Options) -> Self {
+    const fn of(options: &Options) -> Self {
         if options.is_quick {
             Self { warm_up_count: 100, operation_count: 1_000, time: Duration::from_millis(50) }
         } else {
@@ -200,17 +207,22 @@ impl<'a> Bench<'a> {
         self.cases.push(Case { name, measure, measured: Measured::default() });
     }
 
-    /// Adds a row of the table.
+    /// Adds a row of the table, unless others were asked for.
     pub(crate) fn row(&mut self, row: Row) {
-        self.rows.push(row);
+        if row.name.contains(&self.options.filter) {
+            self.rows.push(row);
+        }
     }
 
     /// Runs all rounds and prints the result. A budget that is not met is shown, not failed: the
     /// machine may be busy. A case that cannot be measured fails the bench.
     pub(crate) fn run(mut self) -> ExitCode {
+        let rows = &self.rows;
+        let is_used = |name| rows.iter().any(|row| row.case == name || row.against == Some(name));
+        self.cases.retain(|case| is_used(case.name));
         for _ in 0..self.options.rounds() {
             for case in &mut self.cases {
-                match (case.measure)(Effort::of(self.options)) {
+                match (case.measure)(Effort::of(&self.options)) {
                     Ok(sample) => case.measured.add(sample),
                     Err(error) => {
                         println!("{} could not be measured: {error:#}", case.name);

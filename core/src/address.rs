@@ -85,27 +85,25 @@ pub enum AddressError {
     },
 }
 
-/// A parsed address. Cloning it clones no text.
+/// A parsed address: one shared pointer, as every delivery and every open one holds some.
 #[derive(Clone)]
-pub struct Address {
-    text: Arc<str>,
+pub struct Address(Arc<Parsed>);
+
+struct Parsed {
     hash: AddressHash,
     /// Where the inner `kind/id` starts: behind the last `~` of the kind part, else 0.
     inner_at: u16,
     /// The length of the inner kind.
     kind_length: u16,
+    text: Box<str>,
 }
 
 impl Address {
     /// Parses `text`.
     pub fn parse(text: &str) -> Result<Self, AddressError> {
         let (inner_at, kind_length) = check(text)?;
-        Ok(Self {
-            text: text.into(),
-            hash: AddressHash(hash::stable_u128_at_run_time(text.as_bytes())),
-            inner_at,
-            kind_length,
-        })
+        let hash = AddressHash(hash::stable_u128_at_run_time(text.as_bytes()));
+        Ok(Self(Arc::new(Parsed { hash, inner_at, kind_length, text: text.into() })))
     }
 
     /// The address of `id` under `kind`.
@@ -114,31 +112,35 @@ impl Address {
     }
 
     /// The canonical text.
+    #[inline]
     pub fn as_str(&self) -> &str {
-        &self.text
+        &self.0.text
     }
 
     /// The hash that stands for the address in frame headers.
-    pub const fn hash(&self) -> AddressHash {
-        self.hash
+    #[inline]
+    pub fn hash(&self) -> AddressHash {
+        self.0.hash
     }
 
     /// The kind that decides the route.
+    #[inline]
     pub fn kind(&self) -> Kind<'_> {
-        let (start, length) = (usize::from(self.inner_at), usize::from(self.kind_length));
-        Kind(self.text.get(start..start + length).expect("checked by parse"))
+        let start = usize::from(self.0.inner_at);
+        let end = start + usize::from(self.0.kind_length);
+        Kind(self.0.text.get(start..end).expect("checked by parse"))
     }
 
     /// The id under the kind.
     pub fn id(&self) -> &str {
-        let start = usize::from(self.inner_at) + usize::from(self.kind_length) + 1;
-        self.text.get(start..).expect("checked by parse")
+        let start = usize::from(self.0.inner_at) + usize::from(self.0.kind_length) + 1;
+        self.0.text.get(start..).expect("checked by parse")
     }
 
     /// The host of a hosted address (`host~inner`).
     pub fn host(&self) -> Option<&str> {
-        let end = usize::from(self.inner_at).checked_sub(1)?;
-        self.text.get(..end)
+        let end = usize::from(self.0.inner_at).checked_sub(1)?;
+        self.0.text.get(..end)
     }
 }
 
@@ -188,7 +190,7 @@ impl FromStr for Address {
 
 impl PartialEq for Address {
     fn eq(&self, other: &Self) -> bool {
-        self.hash == other.hash && self.text == other.text
+        self.hash() == other.hash() && self.as_str() == other.as_str()
     }
 }
 
@@ -202,25 +204,25 @@ impl PartialOrd for Address {
 
 impl Ord for Address {
     fn cmp(&self, other: &Self) -> core::cmp::Ordering {
-        self.text.cmp(&other.text)
+        self.as_str().cmp(other.as_str())
     }
 }
 
 impl core::hash::Hash for Address {
     fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
-        self.hash.hash(state);
+        self.hash().hash(state);
     }
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.text)
+        out.write_str(self.as_str())
     }
 }
 
 impl fmt::Debug for Address {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.text)
+        out.write_str(self.as_str())
     }
 }
 

@@ -22,6 +22,7 @@ thread_local! {
     static POOL: RefCell<Vec<AlignedVec>> = const { RefCell::new(Vec::new()) };
 }
 
+#[inline]
 fn pooled() -> AlignedVec {
     POOL.with(|pool| pool.borrow_mut().pop()).unwrap_or_default()
 }
@@ -76,11 +77,13 @@ pub struct Body(AlignedVec);
 
 impl Body {
     /// No bytes. Allocates nothing.
+    #[inline]
     pub fn empty() -> Self {
         Self(AlignedVec::new())
     }
 
     /// A copy of `bytes`.
+    #[inline]
     pub fn copy_of(bytes: &[u8]) -> Self {
         let mut buffer = pooled();
         buffer.extend_from_slice(bytes);
@@ -100,6 +103,7 @@ impl Body {
     }
 
     /// Takes the bytes of an aligned buffer without copying.
+    #[inline]
     pub const fn from_aligned(buffer: AlignedVec) -> Self {
         Self(buffer)
     }
@@ -115,16 +119,19 @@ impl Body {
     }
 
     /// The bytes.
+    #[inline]
     pub fn as_slice(&self) -> &[u8] {
         &self.0
     }
 
     /// How many bytes.
+    #[inline]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
     /// Whether there are none.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -148,6 +155,7 @@ pub fn owned<T: DecodeOwned>(archived: &T::Archived) -> Result<T, Undecodable> {
 }
 
 impl Drop for Body {
+    #[inline]
     fn drop(&mut self) {
         if self.0.capacity() == 0 || self.0.capacity() > POOLED_BYTES_MAX {
             return;

@@ -117,6 +117,7 @@ impl View {
 
     /// Whether the incarnation is gone in this view: Dead, or older than the view and no longer
     /// listed.
+    #[inline]
     pub fn is_gone(&self, generation: Generation) -> bool {
         match self.status(generation) {
             Some(status) => status == SiloStatus::Dead,

@@ -150,6 +150,7 @@ pub struct Layout {
 }
 
 /// Bytes of a whole frame with `body_bytes` of body and `extension_bytes` of extension block.
+#[inline]
 pub const fn frame_bytes(body_bytes: usize, extension_bytes: usize) -> usize {
     HEADER_BYTES + body_bytes.next_multiple_of(FRAME_ALIGN) + extension_bytes
 }
@@ -174,6 +175,7 @@ impl Header {
     ///
     /// # Panics
     /// If the frame would exceed [`FRAME_BYTES_MAX`], or the extension block is not padded.
+    #[inline]
     pub fn encode(&self, body_bytes: usize, extension_bytes: usize) -> [u8; HEADER_BYTES] {
         assert!(extension_bytes.is_multiple_of(FRAME_ALIGN), "an extension block is padded");
         let total = frame_bytes(body_bytes, extension_bytes);

@@ -12,7 +12,7 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use siloring_core::address::{Address, AddressError};
+use siloring_core::address::{Address, AddressError, AddressHash};
 use siloring_core::body::{Body, DecodeOwned, Undecodable};
 use siloring_core::ids::MethodId;
 use siloring_core::limits::{DEADLINE_MAX, OPEN_DELIVERIES_MAX};
@@ -22,7 +22,8 @@ use siloring_core::outcome::{
 use siloring_core::schema::Schema;
 
 use crate::envelope::Envelope;
-use crate::exec::local::{Answer, Local, Op, SlotKey, current};
+use crate::exec::local::{Answer, LocalId, Op, SlotKey, current};
+use crate::parcel::Parcel;
 use crate::reference::Target;
 
 /// The outcome of a request as its waiter gets it: the reply's archive, or the failure.
@@ -60,11 +61,11 @@ impl fmt::Debug for Waiter {
 #[derive(Clone, Copy, Debug)]
 pub struct SlotHandle(pub(crate) SlotKey);
 
-/// A request as its caller hands it to a shard.
+/// What a caller asks for.
 #[derive(Debug)]
 pub struct CallRequest {
     /// To whom.
-    pub target: Address,
+    pub(crate) to: Arc<Target>,
     /// From whom: a hub, or the activation whose turn calls; filled in by the shard for the latter.
     pub source: Option<Address>,
     /// Which method, or message type.
@@ -81,17 +82,46 @@ pub struct CallRequest {
     pub envelope: Option<Box<Envelope>>,
 }
 
+impl CallRequest {
+    /// To whom.
+    #[inline]
+    pub fn target(&self) -> &Address {
+        &self.to.address
+    }
+
+    /// The hash of its sender's address.
+    #[inline]
+    pub fn source_hash(&self) -> AddressHash {
+        self.source.as_ref().map_or(AddressHash::NONE, Address::hash)
+    }
+}
+
 /// Where a foreign thread waits for an outcome.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ForeignSlot {
     /// Guards the outcome and the waker of one call; held for a few instructions by two threads.
     state: Mutex<ForeignState>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ForeignState {
     result: Option<CallResult>,
     waker: Option<Waker>,
+}
+
+impl ForeignSlot {
+    const fn waking(waker: Waker) -> Self {
+        Self { state: Mutex::new(ForeignState { result: None, waker: Some(waker) }) }
+    }
+
+    fn poll(&self, cx: &Context<'_>) -> Poll<CallResult> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(result) = state.result.take() {
+            return Poll::Ready(result);
+        }
+        state.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
 }
 
 /// The shard's end of a foreign call. Dropped unanswered it says so to its caller.
@@ -128,16 +158,12 @@ impl Drop for ForeignWaiter {
 
 #[derive(Debug)]
 enum State {
-    Unsent(CallRequest),
+    Unsent(Parcel),
     Malformed(AddressError),
     Here { local: LocalId, slot: SlotKey },
     Foreign(Arc<ForeignSlot>),
     Done,
 }
-
-/// Which shard a slot belongs to, so that a call polled elsewhere is noticed.
-#[derive(Clone, Debug)]
-struct LocalId(Arc<crate::exec::local::Foreign>);
 
 /// A call: await it for its outcome, or send it [`Call::one_way`].
 ///
@@ -147,23 +173,24 @@ struct LocalId(Arc<crate::exec::local::Foreign>);
 #[must_use = "a call does nothing until it is awaited or sent one_way"]
 pub struct Call<T, E = Infallible> {
     state: State,
-    target: Option<Arc<Target>>,
     decode: fn(&Body) -> Result<Result<T, E>, Undecodable>,
 }
 
 impl<T, E> fmt::Debug for Call<T, E> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.target {
-            Some(target) => write!(out, "Call({})", target.address),
-            None => out.write_str("Call(malformed address)"),
+        match &self.state {
+            State::Unsent(parcel) => write!(out, "Call({})", parcel.target()),
+            State::Malformed(error) => write!(out, "Call({error})"),
+            State::Here { .. } | State::Foreign(_) => out.write_str("Call(under way)"),
+            State::Done => out.write_str("Call(ended)"),
         }
     }
 }
 
 impl<T: DecodeOwned> Call<T> {
-    pub(crate) fn new(target: Arc<Target>, request: CallRequest) -> Self {
+    pub(crate) fn new(parcel: Parcel) -> Self {
         let decode = |body: &Body| body.decode::<T>().map(Ok);
-        Self { state: State::Unsent(request), target: Some(target), decode }
+        Self { state: State::Unsent(parcel), decode }
     }
 }
 
@@ -171,29 +198,29 @@ impl<T, E> Call<T, E>
 where
     Result<T, E>: DecodeOwned,
 {
-    pub(crate) fn fallible(target: Arc<Target>, request: CallRequest) -> Self {
+    pub(crate) fn fallible(parcel: Parcel) -> Self {
         let decode = |body: &Body| body.decode::<Result<T, E>>();
-        Self { state: State::Unsent(request), target: Some(target), decode }
+        Self { state: State::Unsent(parcel), decode }
     }
 }
 
 impl<T, E> Call<T, E> {
     pub(crate) fn malformed(error: AddressError) -> Self {
-        Self { state: State::Malformed(error), target: None, decode: |_| Err(Undecodable) }
+        Self { state: State::Malformed(error), decode: |_| Err(Undecodable) }
     }
 
     /// Gives the call this long instead of the silo's default; at most [`DEADLINE_MAX`].
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        if let State::Unsent(request) = &mut self.state {
-            request.deadline = Some(deadline.min(DEADLINE_MAX));
+        if let State::Unsent(parcel) = &mut self.state {
+            parcel.request.deadline = Some(deadline.min(DEADLINE_MAX));
         }
         self
     }
 
     /// Sends identity, headers and trace with the call.
     pub fn envelope(mut self, envelope: Envelope) -> Self {
-        if let State::Unsent(request) = &mut self.state {
-            request.envelope = Some(Box::new(envelope));
+        if let State::Unsent(parcel) = &mut self.state {
+            parcel.request.envelope = Some(Box::new(envelope));
         }
         self
     }
@@ -211,9 +238,9 @@ impl<T, E> Call<T, E> {
 
     fn send(mut self, waiter: Waiter) {
         match core::mem::replace(&mut self.state, State::Done) {
-            State::Unsent(request) => {
-                let target = self.target.as_ref().expect("an unsent call has a target");
-                let Err((failure, waiter)) = target.send(request, waiter) else { return };
+            State::Unsent(mut parcel) => {
+                parcel.waiter = waiter;
+                let Err((failure, waiter)) = send(parcel) else { return };
                 if let Waiter::Callback(on_failure) = waiter {
                     on_failure(failure);
                 }
@@ -242,25 +269,33 @@ impl<T, E> Call<T, E> {
         }
     }
 
-    fn start(&mut self, request: CallRequest) -> Result<(), DeliveryFailure> {
-        let target = self.target.as_ref().expect("an unsent call has a target");
-        if let Some(local) = target.local() {
-            self.state = stage(&local, request);
+    /// Hands the request to a shard; `waker` is woken when the outcome is there.
+    fn start(&mut self, mut parcel: Parcel, waker: &Waker) -> Result<(), DeliveryFailure> {
+        if let Some(local) = parcel.request.to.local() {
+            let slot = local.open_slot(waker);
+            parcel.waiter = Waiter::Slot(SlotHandle(slot));
+            local.stage(Op::Call(parcel));
+            self.state = State::Here { local: local.id, slot };
             return Ok(());
         }
-        let slot = Arc::new(ForeignSlot::default());
-        let waiter = Waiter::Foreign(ForeignWaiter(Some(Arc::clone(&slot))));
+        let slot = Arc::new(ForeignSlot::waking(waker.clone()));
+        parcel.waiter = Waiter::Foreign(ForeignWaiter(Some(Arc::clone(&slot))));
+        let handle = parcel.request.to.handle.clone();
         // A refused waiter would answer for itself; the refusal says more.
-        target.send(request, waiter).map_err(|(failure, _waiter)| failure)?;
+        handle.send(parcel).map_err(|(failure, _waiter)| failure)?;
         self.state = State::Foreign(slot);
         Ok(())
     }
 }
 
-fn stage(local: &Local, request: CallRequest) -> State {
-    let slot = local.open_slot();
-    local.stage(Op::Call { request, waiter: Waiter::Slot(SlotHandle(slot)) });
-    State::Here { local: LocalId(Arc::clone(&local.foreign)), slot }
+/// Hands the request to a shard: the current one if it is of this silo.
+fn send(parcel: Parcel) -> Result<(), (DeliveryFailure, Waiter)> {
+    if let Some(local) = parcel.request.to.local() {
+        local.stage(Op::Call(parcel));
+        return Ok(());
+    }
+    let handle = parcel.request.to.handle.clone();
+    handle.send(parcel)
 }
 
 fn malformed(error: &AddressError) -> DeliveryFailure {
@@ -272,53 +307,48 @@ impl<T, E> Future for Call<T, E> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        match core::mem::replace(&mut this.state, State::Done) {
-            State::Unsent(request) => {
-                if let Err(failure) = this.start(request) {
-                    return Poll::Ready(Err(failure.into()));
-                }
-                self.poll(cx)
-            }
-            State::Malformed(error) => Poll::Ready(Err(malformed(&error).into())),
+        match &this.state {
             State::Here { local, slot } => {
-                let polled = current(|now| {
-                    Arc::ptr_eq(&now.foreign, &local.0).then(|| now.poll_slot(slot, cx))
-                });
-                match polled.flatten() {
+                let (local, slot) = (*local, *slot);
+                match current(|now| (now.id == local).then(|| now.poll_slot(slot, cx))).flatten() {
                     Some(Poll::Ready(Answer::Call(result))) => Poll::Ready(this.finish(result)),
                     Some(Poll::Ready(Answer::Slept | Answer::Store(_))) => {
                         unreachable!("a call's slot is answered by its outcome")
                     }
-                    Some(Poll::Pending) => {
-                        this.state = State::Here { local, slot };
-                        Poll::Pending
-                    }
+                    Some(Poll::Pending) => Poll::Pending,
                     None => panic!("a call that began on a shard was polled outside of it"),
                 }
             }
-            State::Foreign(slot) => {
-                let mut state = slot.state.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(result) = state.result.take() {
-                    drop(state);
-                    return Poll::Ready(this.finish(result));
-                }
-                state.waker = Some(cx.waker().clone());
-                drop(state);
-                this.state = State::Foreign(slot);
-                Poll::Pending
-            }
+            State::Foreign(slot) => match slot.poll(cx) {
+                Poll::Ready(result) => Poll::Ready(this.finish(result)),
+                Poll::Pending => Poll::Pending,
+            },
+            State::Unsent(_) | State::Malformed(_) | State::Done => this.poll_unsent(cx),
+        }
+    }
+}
+
+impl<T, E> Call<T, E> {
+    fn poll_unsent(&mut self, cx: &Context<'_>) -> Poll<Result<T, CallError<E>>> {
+        match core::mem::replace(&mut self.state, State::Done) {
+            State::Unsent(parcel) => match self.start(parcel, cx.waker()) {
+                Ok(()) => Poll::Pending,
+                Err(failure) => Poll::Ready(Err(failure.into())),
+            },
+            State::Malformed(error) => Poll::Ready(Err(malformed(&error).into())),
             State::Done => panic!("a call was polled after it had ended"),
+            State::Here { .. } | State::Foreign(_) => unreachable!("those were sent"),
         }
     }
 }
 
 impl<T, E> Drop for Call<T, E> {
     fn drop(&mut self) {
-        if let State::Here { local, slot } = &self.state {
+        if let State::Here { local, slot } = self.state {
             // Outside of its shard the slot stays until its outcome comes and finds nobody.
             current(|now| {
-                if Arc::ptr_eq(&now.foreign, &local.0) {
-                    now.abandon(*slot);
+                if now.id == local {
+                    now.abandon(slot);
                 }
             });
         }

@@ -273,7 +273,7 @@ impl Future for Sleep {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let polled = current(|local| {
             let span = self.span;
-            let slot = *self.slot.get_or_insert_with(|| local.sleep(span));
+            let slot = *self.slot.get_or_insert_with(|| local.sleep(span, cx.waker()));
             local.poll_slot(slot, cx)
         });
         match polled.expect("a sleep is polled on the shard where it began") {
@@ -305,8 +305,8 @@ impl Future for AskStore {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<StoreResult> {
         let polled = current(|local| {
             if let Some(request) = self.request.take() {
-                let slot = local.open_slot();
-                local.stage(Op::Store { slot, request });
+                let slot = local.open_slot(cx.waker());
+                local.stage(Op::Store { slot, request: Box::new(request) });
                 self.slot = Some(slot);
             }
             local.poll_slot(self.slot.expect("asked above"), cx)

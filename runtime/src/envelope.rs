@@ -75,6 +75,7 @@ pub struct Parts {
 }
 
 /// Appends the extension block of a request to `out`.
+#[inline]
 pub fn write_request(deadline: Option<Duration>, envelope: Option<&Envelope>, out: &mut Vec<u8>) {
     let mut writer = ExtensionWriter::new(out);
     if let Some(deadline) = deadline {

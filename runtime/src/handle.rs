@@ -7,11 +7,12 @@ use siloring_core::address::{Address, AddressError};
 use siloring_core::ids::ShardIndex;
 use siloring_core::outcome::{DeliveryFailure, RejectedKind};
 
-use crate::call::{CallRequest, Waiter};
+use crate::call::Waiter;
 use crate::exec::tasks::Spawned;
 use crate::grain::{GrainType, IntoKey};
 use crate::hub::HubBuilder;
 use crate::mail::ShardMail;
+use crate::parcel::Parcel;
 use crate::reference::{GrainRef, HubRef};
 
 /// Why mail was not taken. The mail comes back.
@@ -92,19 +93,17 @@ impl Handle {
 
     /// Hands a request to the shard of the hub that sends it, else to the one that its target
     /// hashes to, so that requests of one sender to one target keep their order.
-    pub(crate) fn send(
-        &self,
-        request: CallRequest,
-        waiter: Waiter,
-    ) -> Result<(), (DeliveryFailure, Waiter)> {
-        let shard = self.home(request.source.as_ref().unwrap_or(&request.target));
-        let Err(error) = self.0.post(shard, ShardMail::Call { request, waiter }) else {
+    pub(crate) fn send(&self, parcel: Parcel) -> Result<(), (DeliveryFailure, Waiter)> {
+        let shard = self.home(parcel.request.source.as_ref().unwrap_or(parcel.target()));
+        let Err(error) = self.0.post(shard, ShardMail::Call(parcel)) else {
             return Ok(());
         };
         let failure = refusal(&error);
         match error {
-            PostError::Full(ShardMail::Call { waiter, .. })
-            | PostError::Stopped(ShardMail::Call { waiter, .. }) => Err((failure, waiter)),
+            PostError::Full(ShardMail::Call(mut parcel))
+            | PostError::Stopped(ShardMail::Call(mut parcel)) => {
+                Err((failure, core::mem::take(&mut parcel.waiter)))
+            }
             PostError::Full(_) | PostError::Stopped(_) => unreachable!("refused mail comes back"),
         }
     }

@@ -406,7 +406,7 @@ fn post_surely(handle: &Handle, shard: ShardIndex, mail: ShardMail) {
         if handle.is_same(&local.handle)
             && let Some(mail) = mail.take()
         {
-            local.stage(Op::Mail { shard, mail });
+            local.stage(Op::Mail { shard, mail: Box::new(mail) });
         }
     });
     while let Some(unsent) = mail.take() {

@@ -18,6 +18,7 @@ pub mod hub;
 pub mod ledger;
 pub mod links;
 pub mod mail;
+pub mod parcel;
 pub mod placement;
 pub mod reference;
 pub mod route;

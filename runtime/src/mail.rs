@@ -12,11 +12,11 @@ use siloring_core::schema::Schema;
 use siloring_core::time::Moment;
 use siloring_core::view::View;
 
-use crate::call::{CallRequest, Waiter};
 use crate::directory::{DirectoryMessage, Place, TakeOver};
 use crate::envelope::Envelope;
 use crate::exec::tasks::Spawned;
 use crate::hub::HubShared;
+use crate::parcel::Parcel;
 
 /// Names a connection of one node; never used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -72,8 +72,8 @@ pub struct Outcome {
     pub result: Result<Body, DeliveryFailure>,
     /// What the reply is.
     pub schema: Schema,
-    /// Where the target really is, if the request was at the wrong place.
-    pub place: Option<Place>,
+    /// Where the target really is, if the request was at the wrong place: rare, and kept apart.
+    pub place: Option<Box<Place>>,
 }
 
 impl Outcome {
@@ -115,12 +115,7 @@ pub enum ShardMail {
         outcome: Outcome,
     },
     /// A request of the surrounding program.
-    Call {
-        /// The request.
-        request: CallRequest,
-        /// Who hears the outcome.
-        waiter: Waiter,
-    },
+    Call(Parcel),
     /// The surrounding program opens a hub.
     OpenHub {
         /// The hub.
@@ -165,7 +160,7 @@ impl ShardMail {
             Self::LinkFailed { .. } => "LinkFailed",
             Self::Request(_) => "Request",
             Self::Outcome { .. } => "Outcome",
-            Self::Call { .. } => "Call",
+            Self::Call(_) => "Call",
             Self::OpenHub { .. } => "OpenHub",
             Self::CloseHub(_) => "CloseHub",
             Self::Answer { .. } => "Answer",

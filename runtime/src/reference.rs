@@ -10,13 +10,13 @@ use std::sync::Arc;
 use siloring_core::address::{Address, AddressError};
 use siloring_core::body::{Body, DecodeOwned, Encode};
 use siloring_core::ids::MethodId;
-use siloring_core::outcome::DeliveryFailure;
 use siloring_core::schema::Message;
 
-use crate::call::{Call, CallRequest, Waiter};
-use crate::exec::local::{Local, Op, current};
+use crate::call::{Call, CallRequest};
+use crate::exec::local::{Local, current};
 use crate::grain::{GrainKey, GrainType, IntoKey, MethodSpec};
 use crate::handle::Handle;
+use crate::parcel::Parcel;
 
 /// An address seen from one silo, and on whose behalf.
 #[derive(Debug)]
@@ -28,23 +28,9 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Hands the request to a shard: the current one if it is of this silo.
-    pub(crate) fn send(
-        &self,
-        request: CallRequest,
-        waiter: Waiter,
-    ) -> Result<(), (DeliveryFailure, Waiter)> {
-        match self.local() {
-            Some(local) => {
-                local.stage(Op::Call { request, waiter });
-                Ok(())
-            }
-            None => self.handle.send(request, waiter),
-        }
-    }
-
     /// The current shard, if the request may be staged there: one of this silo, and no hub speaks.
     /// What a hub sends goes through the hub's own shard, which knows of its claim.
+    #[inline]
     pub(crate) fn local(&self) -> Option<Rc<Local>> {
         if self.source.is_some() {
             return None;
@@ -52,9 +38,10 @@ impl Target {
         current(|local| self.handle.is_same(&local.handle).then(|| Rc::clone(local))).flatten()
     }
 
-    fn request(&self, spec: &MethodSpec, body: Body) -> CallRequest {
-        CallRequest {
-            target: self.address.clone(),
+    #[inline]
+    fn request(self: &Arc<Self>, spec: &MethodSpec, body: Body) -> Parcel {
+        Parcel::new(CallRequest {
+            to: Arc::clone(self),
             source: self.source.clone(),
             method: spec.id,
             arguments: spec.arguments,
@@ -62,7 +49,7 @@ impl Target {
             body,
             deadline: None,
             envelope: None,
-        }
+        })
     }
 }
 
@@ -116,9 +103,7 @@ impl<G: GrainType> GrainRef<G> {
     /// Calls a method that answers with a value. Written by `#[grain_methods]`.
     pub fn call<A: Encode, T: DecodeOwned>(&self, spec: &MethodSpec, arguments: &A) -> Call<T> {
         match &self.target {
-            Ok(target) => {
-                Call::new(Arc::clone(target), target.request(spec, Body::encode(arguments)))
-            }
+            Ok(target) => Call::new(target.request(spec, Body::encode(arguments))),
             Err(error) => Call::malformed(error.clone()),
         }
     }
@@ -129,9 +114,7 @@ impl<G: GrainType> GrainRef<G> {
         Result<T, E>: DecodeOwned,
     {
         match &self.target {
-            Ok(target) => {
-                Call::fallible(Arc::clone(target), target.request(spec, Body::encode(arguments)))
-            }
+            Ok(target) => Call::fallible(target.request(spec, Body::encode(arguments))),
             Err(error) => Call::malformed(error.clone()),
         }
     }
@@ -157,8 +140,8 @@ impl HubRef {
     /// Delivers a message; the outcome is the hub's answer. The method id of a message is its
     /// type's.
     pub fn send<M: Message, R: Message>(&self, message: &M) -> Call<R> {
-        let request = CallRequest {
-            target: self.target.address.clone(),
+        Call::new(Parcel::new(CallRequest {
+            to: Arc::clone(&self.target),
             source: self.target.source.clone(),
             method: MethodId(M::SCHEMA.type_id),
             arguments: M::SCHEMA,
@@ -166,7 +149,45 @@ impl HubRef {
             body: Body::encode(message),
             deadline: None,
             envelope: None,
+        }))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use siloring_core::ids::ShardIndex;
+    use siloring_core::schema::Schema;
+
+    use super::*;
+    use crate::handle::{Post, PostError};
+    use crate::mail::ShardMail;
+
+    /// A silo that has stopped.
+    #[derive(Debug)]
+    struct Stopped;
+
+    impl Post for Stopped {
+        fn post(&self, _: ShardIndex, mail: ShardMail) -> Result<(), PostError> {
+            Err(PostError::Stopped(mail))
+        }
+
+        fn shards(&self) -> u16 {
+            1
+        }
+    }
+
+    /// A request of nobody to `target`, of a silo that has stopped.
+    pub(crate) fn parcel(target: &str) -> Parcel {
+        let address = Address::parse(target).unwrap();
+        let handle = Handle::new(Arc::new(Stopped));
+        let target = Arc::new(Target { address, handle, source: None });
+        let spec = MethodSpec {
+            id: MethodId(1),
+            name: "method",
+            access: crate::grain::Access::Shared,
+            arguments: Schema::NONE,
+            reply: Schema::NONE,
         };
-        Call::new(Arc::clone(&self.target), request)
+        target.request(&spec, Body::empty())
     }
 }

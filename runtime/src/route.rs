@@ -4,6 +4,7 @@
 
 use siloring_core::limits::BODY_BYTES_MAX;
 
+use crate::directory::Place;
 use crate::placement::Placement;
 
 /// What the kind of the target's address is, seen from this silo.
@@ -26,21 +27,28 @@ pub enum Sender {
     Program,
 }
 
+/// What the shard knows of where the target lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whereabouts {
+    /// On this shard.
+    Here,
+    /// At a place that the shard remembers, which may be stale.
+    Remembered(Place),
+    /// Nothing but the kind of its address.
+    Unknown(TargetKind),
+}
+
 /// Everything that the decision depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RouteInput {
-    /// Whether the target lives on this shard.
-    pub is_here: bool,
+    /// Where the target lives.
+    pub target: Whereabouts,
     /// Whether this silo is leaving.
     pub is_draining: bool,
     /// Who sends.
     pub sender: Sender,
     /// Body and extensions.
     pub bytes: usize,
-    /// The target's kind.
-    pub kind: TargetKind,
-    /// Whether the shard knows a place of the target.
-    pub is_cached: bool,
 }
 
 /// Where it goes.
@@ -53,7 +61,7 @@ pub enum Route {
     /// Nowhere: it exceeds the limit.
     TooLarge,
     /// To the place that the shard remembers.
-    Cached,
+    Remembered(Place),
     /// To where the target would be activated on this silo; if it is elsewhere, that answers where.
     Home,
     /// To where the directory says; if it says nowhere, the target is placed.
@@ -67,58 +75,71 @@ pub const fn route(input: RouteInput) -> Route {
     if input.bytes > BODY_BYTES_MAX {
         return Route::TooLarge;
     }
-    if input.is_here {
-        return Route::Here;
-    }
-    if input.is_draining && matches!(input.sender, Sender::Program) {
-        return Route::Draining;
-    }
-    if input.is_cached {
-        return Route::Cached;
-    }
-    match input.kind {
-        TargetKind::Hub => Route::LookUp,
-        TargetKind::Hosted(Placement::PreferLocal) if !input.is_draining => Route::Home,
-        TargetKind::Hosted(_) | TargetKind::Foreign => Route::LookUpOrPlace,
+    let is_refused = input.is_draining && matches!(input.sender, Sender::Program);
+    match input.target {
+        Whereabouts::Here => Route::Here,
+        Whereabouts::Remembered(_) | Whereabouts::Unknown(_) if is_refused => Route::Draining,
+        Whereabouts::Remembered(place) => Route::Remembered(place),
+        Whereabouts::Unknown(TargetKind::Hub) => Route::LookUp,
+        Whereabouts::Unknown(TargetKind::Hosted(Placement::PreferLocal)) if !input.is_draining => {
+            Route::Home
+        }
+        Whereabouts::Unknown(TargetKind::Hosted(_) | TargetKind::Foreign) => Route::LookUpOrPlace,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use siloring_core::ids::{ActivationNumber, Endpoint, Generation, ShardIndex, ViewNumber};
+
     use super::*;
 
-    const BASE: RouteInput = RouteInput {
-        is_here: false,
+    const PLACE: Place = Place {
+        endpoint: Endpoint { silo: Generation(1), shard: ShardIndex(0) },
+        number: ActivationNumber { view: ViewNumber(1), counter: 1 },
+    };
+    const REMEMBERED: Whereabouts = Whereabouts::Remembered(PLACE);
+    const HUB: RouteInput = RouteInput {
+        target: Whereabouts::Unknown(TargetKind::Hub),
         is_draining: false,
         sender: Sender::Program,
         bytes: 64,
-        kind: TargetKind::Hub,
-        is_cached: false,
     };
-    const LOCAL: TargetKind = TargetKind::Hosted(Placement::PreferLocal);
-    const HASHED: TargetKind = TargetKind::Hosted(Placement::Hash);
+    const LOCAL: RouteInput = RouteInput {
+        target: Whereabouts::Unknown(TargetKind::Hosted(Placement::PreferLocal)),
+        ..HUB
+    };
+    const HASHED: RouteInput =
+        RouteInput { target: Whereabouts::Unknown(TargetKind::Hosted(Placement::Hash)), ..HUB };
+    const FOREIGN: RouteInput =
+        RouteInput { target: Whereabouts::Unknown(TargetKind::Foreign), ..HUB };
+    const HERE: RouteInput = RouteInput { target: Whereabouts::Here, ..HUB };
+    const THERE: RouteInput = RouteInput { target: REMEMBERED, ..HUB };
 
     #[test]
     fn the_decision_table_holds() {
         let table = [
-            (BASE, Route::LookUp),
-            (RouteInput { is_here: true, ..BASE }, Route::Here),
-            (RouteInput { is_cached: true, ..BASE }, Route::Cached),
-            (RouteInput { bytes: BODY_BYTES_MAX, ..BASE }, Route::LookUp),
-            (RouteInput { bytes: BODY_BYTES_MAX + 1, ..BASE }, Route::TooLarge),
-            (RouteInput { bytes: BODY_BYTES_MAX + 1, is_here: true, ..BASE }, Route::TooLarge),
-            (RouteInput { is_draining: true, ..BASE }, Route::Draining),
-            (RouteInput { is_draining: true, is_cached: true, ..BASE }, Route::Draining),
-            (RouteInput { is_draining: true, is_here: true, ..BASE }, Route::Here),
-            (RouteInput { is_draining: true, sender: Sender::Begun, ..BASE }, Route::LookUp),
-            (RouteInput { kind: LOCAL, ..BASE }, Route::Home),
+            (HUB, Route::LookUp),
+            (HERE, Route::Here),
+            (THERE, Route::Remembered(PLACE)),
+            (RouteInput { bytes: BODY_BYTES_MAX, ..HUB }, Route::LookUp),
+            (RouteInput { bytes: BODY_BYTES_MAX + 1, ..HUB }, Route::TooLarge),
+            (RouteInput { bytes: BODY_BYTES_MAX + 1, ..HERE }, Route::TooLarge),
+            (RouteInput { is_draining: true, ..HUB }, Route::Draining),
+            (RouteInput { is_draining: true, ..THERE }, Route::Draining),
+            (RouteInput { is_draining: true, ..HERE }, Route::Here),
+            (RouteInput { is_draining: true, sender: Sender::Begun, ..HUB }, Route::LookUp),
             (
-                RouteInput { kind: LOCAL, is_draining: true, sender: Sender::Begun, ..BASE },
+                RouteInput { is_draining: true, sender: Sender::Begun, ..THERE },
+                Route::Remembered(PLACE),
+            ),
+            (LOCAL, Route::Home),
+            (
+                RouteInput { is_draining: true, sender: Sender::Begun, ..LOCAL },
                 Route::LookUpOrPlace,
             ),
-            (RouteInput { kind: LOCAL, is_cached: true, ..BASE }, Route::Cached),
-            (RouteInput { kind: HASHED, ..BASE }, Route::LookUpOrPlace),
-            (RouteInput { kind: TargetKind::Foreign, ..BASE }, Route::LookUpOrPlace),
+            (HASHED, Route::LookUpOrPlace),
+            (FOREIGN, Route::LookUpOrPlace),
         ];
         for (input, expected) in table {
             assert_eq!(route(input), expected, "{input:?}");

@@ -201,11 +201,12 @@ impl ShardNode {
 
     fn take_frames(&mut self, now: Moment, conn: ConnId) {
         let Some(receiving) = self.conns.get_mut(&conn) else { return };
+        let entered = self.shard.enter(now);
         let fault = loop {
             match receiving.inbound.next_frame() {
                 Ok(Some(frame)) => {
                     let default = receiving.deadline_default;
-                    if let Err(reason) = take_frame(&mut self.shard, now, conn, &frame, default) {
+                    if let Err(reason) = take_frame(&mut self.shard, conn, &frame, default) {
                         break Some(reason.to_owned());
                     }
                 }
@@ -213,6 +214,7 @@ impl ShardNode {
                 Err(error) => break Some(error.to_string()),
             }
         };
+        drop(entered);
         let (peer, peer_view) = (receiving.peer, receiving.inbound.peer_view());
         if peer_view > self.shard.view().number() && peer_view > self.view_wanted {
             self.view_wanted = peer_view;
@@ -341,11 +343,6 @@ impl ShardNode {
         self.shard.progress()
     }
 
-    /// The grain whose turn was polled last, for the stall report.
-    pub fn running(&self) -> String {
-        self.shard.running().map(ToString::to_string).unwrap_or_default()
-    }
-
     /// Connections that are attached.
     pub fn conn_count(&self) -> usize {
         self.conns.len()
@@ -364,7 +361,6 @@ impl ShardNode {
 
 fn take_frame(
     shard: &mut Shard<LinkTable>,
-    now: Moment,
     conn: ConnId,
     frame: &Frame<'_>,
     deadline_default: core::time::Duration,
@@ -372,21 +368,18 @@ fn take_frame(
     match frame.header.kind {
         FrameKind::Request => {
             let target = frame.names.get(frame.header.target).ok_or("a target without a name")?;
-            shard.handle_request(
-                now,
-                &IncomingRequest {
-                    conn,
-                    header: &frame.header,
-                    target,
-                    body: frame.body,
-                    extensions: frame.extensions,
-                    deadline_default,
-                },
-            );
+            shard.take_request(&IncomingRequest {
+                conn,
+                header: &frame.header,
+                target,
+                body: frame.body,
+                extensions: frame.extensions,
+                deadline_default,
+            });
             Ok(())
         }
         FrameKind::Reply | FrameKind::Failure => {
-            shard.handle_outcome(now, &frame.header, frame.body, frame.extensions);
+            shard.take_outcome(&frame.header, frame.body, frame.extensions);
             Ok(())
         }
         FrameKind::Void => Ok(()),

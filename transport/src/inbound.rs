@@ -213,6 +213,7 @@ impl Inbound {
     }
 
     /// The next whole frame; `None` if more bytes are needed.
+    #[inline]
     pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, LinkError> {
         let Some(found) = self.find()? else {
             return Ok(None);
@@ -249,6 +250,7 @@ impl Inbound {
     }
 
     /// Finds the next frame to show, takes in those before it, and steps behind it.
+    #[inline]
     fn find(&mut self) -> Result<Option<Found>, LinkError> {
         self.free_shown();
         loop {
@@ -288,6 +290,7 @@ impl Inbound {
         }
     }
 
+    #[inline]
     fn free_shown(&mut self) {
         if self.large.as_ref().is_some_and(|large| large.shown) {
             self.large = None;
@@ -353,6 +356,7 @@ fn take_in(
 }
 
 /// Refuses a kind that may not come here. A Refuse frame always may, and ends the link.
+#[inline]
 fn check_allowed(allowed: u32, layout: &Layout, bytes: &[u8]) -> Result<(), LinkError> {
     let kind = layout.header.kind;
     if allowed & bit(kind) != 0 {

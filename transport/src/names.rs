@@ -56,6 +56,7 @@ pub struct Names {
 impl Names {
     /// The address with this hash, if the peer has named it. Asked while the frame that carries the
     /// hash is at hand: the peer may start anew at any later frame.
+    #[inline]
     pub fn get(&self, hash: AddressHash) -> Option<&Address> {
         self.known.get(&hash)
     }
@@ -145,6 +146,7 @@ impl Fresh<'_> {
 impl Told {
     /// Which of a frame's two addresses the peer does not know. Changes nothing that the peer can
     /// see.
+    #[inline]
     pub(crate) fn fresh<'a>(
         &mut self,
         source: Option<&'a Address>,

@@ -96,6 +96,7 @@ impl Outbound {
     ///
     /// # Panics
     /// If an address given does not have the hash in the header, or the block is not padded.
+    #[inline]
     pub fn push(
         &mut self,
         header: &Header,
@@ -202,15 +203,18 @@ impl Outbound {
     }
 
     /// Where the next frame would begin.
+    #[inline]
     fn end(&self) -> Position {
         Position(self.written + self.backlog_bytes() as u64)
     }
 
     /// Bytes of the View frame that is due.
+    #[inline]
     fn view_bytes(&self) -> usize {
         if self.view == self.view_told { 0 } else { HEADER_BYTES }
     }
 
+    #[inline]
     fn lay_view(&mut self) {
         if self.view != self.view_told {
             let mut header = Header::new(FrameKind::View);
@@ -222,6 +226,7 @@ impl Outbound {
 
     /// Makes `needed` bytes fit: by moving what waits to the front if that is the smaller part of
     /// the buffer, which costs less than was sent since the last time, else by growing.
+    #[inline]
     fn make_room(&mut self, needed: usize) {
         if self.buffer.capacity() - self.buffer.len() >= needed {
             return;

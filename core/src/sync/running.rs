@@ -4,7 +4,7 @@
 //! be torn, and says so to nobody, as it is read only of a thread that has not moved for seconds.
 //! Deliberately absent: everything longer than [`TEXT_BYTES_MAX`].
 
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Bytes of the text that are kept.
 pub const TEXT_BYTES_MAX: usize = 8 * WORDS;
@@ -15,11 +15,12 @@ const WORDS: usize = 8;
 pub struct Running {
     words: [AtomicU64; WORDS],
     length: AtomicUsize,
+    is_running: AtomicBool,
 }
 
 impl Running {
-    /// The writer runs what is called `text`.
-    pub fn set(&self, text: &str) {
+    /// What the writer runs from the next [`Running::begin`] on is called `text`.
+    pub fn name(&self, text: &str) {
         let bytes = &text.as_bytes()[..text.len().min(TEXT_BYTES_MAX)];
         for (word, chunk) in self.words.iter().zip(bytes.chunks(8)) {
             let mut padded = [0; 8];
@@ -29,13 +30,21 @@ impl Running {
         self.length.store(bytes.len(), Ordering::Release);
     }
 
+    /// The writer runs what it named last.
+    pub fn begin(&self) {
+        self.is_running.store(true, Ordering::Release);
+    }
+
     /// The writer runs nothing.
-    pub fn clear(&self) {
-        self.length.store(0, Ordering::Release);
+    pub fn end(&self) {
+        self.is_running.store(false, Ordering::Release);
     }
 
     /// What the writer runs; empty if nothing.
     pub fn text(&self) -> String {
+        if !self.is_running.load(Ordering::Acquire) {
+            return String::new();
+        }
         let length = self.length.load(Ordering::Acquire);
         let words = self.words.iter().map(|word| word.load(Ordering::Relaxed));
         let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).take(length).collect();
@@ -51,11 +60,13 @@ mod tests {
     fn a_text_is_read_as_written_and_cut_at_its_bound() {
         let running = Running::default();
         assert_eq!(running.text(), "");
-        running.set("chat.room/general");
+        running.name("chat.room/general");
+        assert_eq!(running.text(), "");
+        running.begin();
         assert_eq!(running.text(), "chat.room/general");
-        running.set(&"x".repeat(TEXT_BYTES_MAX + 9));
+        running.name(&"x".repeat(TEXT_BYTES_MAX + 9));
         assert_eq!(running.text(), "x".repeat(TEXT_BYTES_MAX));
-        running.clear();
+        running.end();
         assert_eq!(running.text(), "");
     }
 }

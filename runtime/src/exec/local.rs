@@ -6,6 +6,7 @@
 
 use core::cell::{Cell, RefCell};
 use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -18,10 +19,11 @@ use siloring_core::ports::store::{StoreRequest, StoreResult};
 use siloring_core::time::Moment;
 use slab::Slab;
 
-use crate::call::{CallRequest, CallResult, Waiter};
-use crate::exec::tasks::Spawned;
+use crate::call::CallResult;
+use crate::exec::tasks::{Spawned, TaskKey};
 use crate::handle::Handle;
 use crate::mail::ShardMail;
+use crate::parcel::Parcel;
 
 /// Wakes the shard's thread if it is parked. May be called from any thread, at any time.
 pub trait Unpark: Send + Sync + fmt::Debug {
@@ -37,6 +39,17 @@ pub(crate) struct Foreign {
     pub(crate) unpark: Arc<dyn Unpark>,
 }
 
+/// Names a shard among all of the process, so that a future polled elsewhere is noticed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LocalId(u64);
+
+impl LocalId {
+    fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 /// Names a waiter slot of one shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SlotKey(u32);
@@ -44,16 +57,18 @@ pub(crate) struct SlotKey(u32);
 /// What a future asks of its shard.
 pub(crate) enum Op {
     /// Send a request.
-    Call { request: CallRequest, waiter: Waiter },
+    Call(Parcel),
     /// Wake the slot when the time has come.
     Sleep { slot: SlotKey, until: Moment },
     /// Ask the store; its answer goes to the slot.
-    Store { slot: SlotKey, request: StoreRequest },
+    Store { slot: SlotKey, request: Box<StoreRequest> },
     /// Run a future until the activation that staged it ends.
     Spawn(Spawned),
     /// Bring mail to a shard of this silo.
-    Mail { shard: ShardIndex, mail: ShardMail },
+    Mail { shard: ShardIndex, mail: Box<ShardMail> },
 }
+
+const _: () = assert!(size_of::<Op>() <= 32, "an operation is small: it is moved three times");
 
 /// What a slot's future waits for.
 #[derive(Debug)]
@@ -63,9 +78,18 @@ pub(crate) enum Answer {
     Store(StoreResult),
 }
 
+/// Who is woken when a slot is answered.
+#[derive(Debug)]
+enum Wait {
+    /// The task that polled the slot with its own waker: by far the most. It need not be counted.
+    Task(TaskKey),
+    /// A waker of another kind, such as of a future that polls many others.
+    Waker(Waker),
+}
+
 #[derive(Debug)]
 enum Slot {
-    Waiting(Option<Waker>),
+    Waiting(Wait),
     Done(Answer),
     /// The future is gone; the answer will be dropped, and counted by who brings it.
     Abandoned,
@@ -80,12 +104,16 @@ pub(crate) enum Taken {
 
 /// The state that one shard shares with its futures.
 pub(crate) struct Local {
+    pub(crate) id: LocalId,
     pub(crate) now: Cell<Moment>,
+    /// Tasks to poll. One that waits for several answers may be in it several times.
     pub(crate) ready: RefCell<VecDeque<u32>>,
     pub(crate) foreign: Arc<Foreign>,
     pub(crate) ops: RefCell<Vec<Op>>,
     pub(crate) handle: Handle,
     slots: RefCell<Slab<Slot>>,
+    /// The task that is being polled, and what its waker points to.
+    polled: Cell<Option<(TaskKey, *const ())>>,
 }
 
 impl fmt::Debug for Local {
@@ -100,7 +128,7 @@ thread_local! {
 
 /// Puts the shard that ran before back when dropped.
 #[derive(Debug)]
-pub(crate) struct Entered(Option<Rc<Local>>);
+pub struct Entered(Option<Rc<Local>>);
 
 impl Drop for Entered {
     fn drop(&mut self) {
@@ -109,6 +137,7 @@ impl Drop for Entered {
 }
 
 /// Runs `work` with the shard whose future is being polled; `None` outside of any.
+#[inline]
 pub(crate) fn current<R>(work: impl FnOnce(&Rc<Local>) -> R) -> Option<R> {
     CURRENT.with_borrow(|current| current.as_ref().map(work))
 }
@@ -116,50 +145,78 @@ pub(crate) fn current<R>(work: impl FnOnce(&Rc<Local>) -> R) -> Option<R> {
 impl Local {
     pub(crate) fn new(now: Moment, unpark: Arc<dyn Unpark>, handle: Handle) -> Rc<Self> {
         Rc::new(Self {
+            id: LocalId::next(),
             now: Cell::new(now),
             ready: RefCell::new(VecDeque::new()),
             foreign: Arc::new(Foreign { ready: SegQueue::new(), unpark }),
             ops: RefCell::new(Vec::new()),
             handle,
             slots: RefCell::new(Slab::new()),
+            polled: Cell::new(None),
         })
     }
 
+    /// Polls a task with its own waker. `poll` catches panics.
+    #[inline]
+    pub(crate) fn poll_task<R>(
+        &self,
+        task: TaskKey,
+        waker: &Waker,
+        poll: impl FnOnce(&mut Context<'_>) -> R,
+    ) -> R {
+        self.polled.set(Some((task, waker.data())));
+        let polled = poll(&mut Context::from_waker(waker));
+        self.polled.set(None);
+        polled
+    }
+
+    #[inline]
+    fn wait_of(&self, waker: &Waker) -> Wait {
+        match self.polled.get() {
+            Some((task, data)) if core::ptr::eq(data, waker.data()) => Wait::Task(task),
+            Some(_) | None => Wait::Waker(waker.clone()),
+        }
+    }
+
     /// Makes this shard the current one until the guard is dropped.
+    #[inline]
     pub(crate) fn enter(self: &Rc<Self>) -> Entered {
         Entered(CURRENT.replace(Some(Rc::clone(self))))
     }
 
+    #[inline]
     pub(crate) fn is_current(foreign: &Arc<Foreign>) -> bool {
         current(|local| Arc::ptr_eq(&local.foreign, foreign)).unwrap_or(false)
     }
 
+    #[inline]
     pub(crate) fn stage(&self, op: Op) {
         self.ops.borrow_mut().push(op);
     }
 
-    /// A slot to wait on.
-    pub(crate) fn open_slot(&self) -> SlotKey {
-        let index = self.slots.borrow_mut().insert(Slot::Waiting(None));
+    /// A slot to wait on, which wakes `waker`.
+    #[inline]
+    pub(crate) fn open_slot(&self, waker: &Waker) -> SlotKey {
+        let wait = self.wait_of(waker);
+        let index = self.slots.borrow_mut().insert(Slot::Waiting(wait));
         SlotKey(u32::try_from(index).expect("fewer than 2^32 waiters"))
     }
 
-    /// Stages a sleep and gives its slot.
-    pub(crate) fn sleep(&self, span: Duration) -> SlotKey {
-        let slot = self.open_slot();
+    /// Stages a sleep and gives its slot, which wakes `waker`.
+    pub(crate) fn sleep(&self, span: Duration, waker: &Waker) -> SlotKey {
+        let slot = self.open_slot(waker);
         self.stage(Op::Sleep { slot, until: self.now.get() + span });
         slot
     }
 
     /// Takes the slot's answer and frees it, or registers to be woken.
+    #[inline]
     pub(crate) fn poll_slot(&self, key: SlotKey, cx: &Context<'_>) -> Poll<Answer> {
         let mut slots = self.slots.borrow_mut();
         let slot = slots.get_mut(key.0 as usize).expect("a slot lives until it is taken");
         match slot {
-            Slot::Waiting(waker) => {
-                if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                    *waker = Some(cx.waker().clone());
-                }
+            Slot::Waiting(wait) => {
+                *wait = self.wait_of(cx.waker());
                 Poll::Pending
             }
             Slot::Done(_) => match slots.remove(key.0 as usize) {
@@ -181,13 +238,15 @@ impl Local {
     }
 
     /// Brings the slot its answer.
+    #[inline]
     pub(crate) fn answer(&self, key: SlotKey, answer: Answer) -> Taken {
         let mut slots = self.slots.borrow_mut();
         match core::mem::replace(&mut slots[key.0 as usize], Slot::Done(answer)) {
-            Slot::Waiting(waker) => {
+            Slot::Waiting(wait) => {
                 drop(slots);
-                if let Some(waker) = waker {
-                    waker.wake();
+                match wait {
+                    Wait::Task(task) => self.ready.borrow_mut().push_back(task.0),
+                    Wait::Waker(waker) => waker.wake(),
                 }
                 Taken::Yes
             }

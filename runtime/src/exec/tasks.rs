@@ -83,6 +83,7 @@ impl Tasks {
     }
 
     /// Adds a task. It is not queued: the caller polls it, or wakes it.
+    #[inline]
     pub(crate) fn insert(&mut self, task: Task) -> TaskKey {
         if let Some(index) = self.free.pop() {
             self.slots[index as usize].task = Some(task);
@@ -100,6 +101,7 @@ impl Tasks {
     }
 
     /// Takes the task out to be polled; `None` if the wake came for one that has ended.
+    #[inline]
     pub(crate) fn begin(&mut self, key: TaskKey) -> Option<Task> {
         let slot = &mut self.slots[key.0 as usize];
         slot.wake.queued.store(false, Ordering::Release);
@@ -107,6 +109,7 @@ impl Tasks {
     }
 
     /// Puts a task back that is still pending.
+    #[inline]
     pub(crate) fn suspend(&mut self, key: TaskKey, task: Task) {
         let slot = &mut self.slots[key.0 as usize];
         assert!(slot.task.is_none(), "a task is polled by one poller");
@@ -114,6 +117,7 @@ impl Tasks {
     }
 
     /// Frees the slot of a task that ended while it was taken out.
+    #[inline]
     pub(crate) fn end(&mut self, key: TaskKey) {
         assert!(self.slots[key.0 as usize].task.is_none(), "an ended task was taken out");
         self.free.push(key.0);
@@ -126,6 +130,7 @@ impl Tasks {
         Some(task)
     }
 
+    #[inline]
     pub(crate) fn waker(&self, key: TaskKey) -> &Waker {
         &self.slots[key.0 as usize].waker
     }

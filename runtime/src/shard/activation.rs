@@ -122,6 +122,7 @@ impl Activation {
     }
 
     /// Whether a turn with this access may begin beside those that run.
+    #[inline]
     pub(super) fn admits(&self, access: Access) -> bool {
         match access {
             Access::Exclusive => self.running.is_empty(),
@@ -130,6 +131,7 @@ impl Activation {
     }
 
     /// Whether nothing runs, waits or is wanted of it.
+    #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.life == Life::Active
             && self.running.is_empty()

@@ -7,7 +7,6 @@ use siloring_core::event::Event;
 use siloring_core::ids::{CorrelationId, MethodId, ShardIndex};
 use siloring_core::limits::{ACTIVATIONS_MAX, DEADLINE_DEFAULT, INLINE_TURNS_MAX, LEDGER_TICK};
 use siloring_core::outcome::{DeliveryFailure, FailedKind, IndeterminateKind, RejectedKind};
-use siloring_core::time::Moment;
 use siloring_core::wire::{FLAG_ONE_WAY, FrameKind, Header};
 
 use super::activation::{Activation, Life};
@@ -36,9 +35,8 @@ pub struct IncomingRequest<'a> {
 }
 
 impl<L: Links> Shard<L> {
-    /// Takes a request from a link.
-    pub fn handle_request(&mut self, now: Moment, incoming: &IncomingRequest<'_>) {
-        let _entered = self.enter(now);
+    /// Takes a request from a link, with the shard entered.
+    pub fn take_request(&mut self, incoming: &IncomingRequest<'_>) {
         let parts = if incoming.extensions.is_empty() {
             envelope::Parts::default()
         } else {
@@ -51,7 +49,7 @@ impl<L: Links> Shard<L> {
             method: header.method,
             schema: header.schema,
             body: siloring_core::body::Body::copy_of(incoming.body),
-            deadline: now + parts.deadline.unwrap_or(incoming.deadline_default),
+            deadline: self.now + parts.deadline.unwrap_or(incoming.deadline_default),
             correlation: header.correlation,
             reply_to: ReplyTo::Link { shard: self.config.me.shard, conn: incoming.conn },
             one_way: header.flags & FLAG_ONE_WAY != 0,
@@ -68,9 +66,8 @@ impl<L: Links> Shard<L> {
         self.carry_out(None);
     }
 
-    /// Takes the outcome of a request of this shard from a link.
-    pub fn handle_outcome(&mut self, now: Moment, header: &Header, body: &[u8], extensions: &[u8]) {
-        let _entered = self.enter(now);
+    /// Takes the outcome of a request of this shard from a link, with the shard entered.
+    pub fn take_outcome(&mut self, header: &Header, body: &[u8], extensions: &[u8]) {
         let outcome = match header.kind {
             FrameKind::Reply => {
                 let body = siloring_core::body::Body::copy_of(body);
@@ -245,7 +242,8 @@ impl<L: Links> Shard<L> {
         activation.life == Life::Active
             && activation.queue.is_empty()
             && self.inline_depth < INLINE_TURNS_MAX
-            && activation.admits(self.access_of(activation.host, method))
+            && (activation.running.is_empty()
+                || activation.admits(self.access_of(activation.host, method)))
     }
 
     /// Answers a request that does not run.
@@ -291,7 +289,8 @@ impl<L: Links> Shard<L> {
         let (kind, method, body) = match &outcome.result {
             Ok(body) => (FrameKind::Reply, 0, body.as_slice()),
             Err(failure) => {
-                envelope::write_failure(failure.view(), outcome.place, &mut self.extensions);
+                let place = outcome.place.as_deref().copied();
+                envelope::write_failure(failure.view(), place, &mut self.extensions);
                 (FrameKind::Failure, u32::from(failure.code()), failure.detail().as_bytes())
             }
         };
@@ -372,5 +371,5 @@ fn read_failure(header: &Header, body: &[u8], extensions: &[u8]) -> Outcome {
     // The code is 16 bits in a 32-bit field; a larger one is no code we know.
     let code = u16::try_from(header.method.0).unwrap_or(u16::MAX);
     let failure = DeliveryFailure::from_code(code, parts.view, detail);
-    Outcome { result: Err(failure), schema: header.schema, place: parts.place }
+    Outcome { result: Err(failure), schema: header.schema, place: parts.place.map(Box::new) }
 }

@@ -37,7 +37,7 @@ use siloring_core::view::View;
 use slab::Slab;
 
 use crate::directory::{Directory, DirectoryConfig};
-use crate::exec::local::{Answer, Local, Op, SlotKey, Unpark};
+use crate::exec::local::{Answer, Entered, Local, Op, SlotKey, Unpark};
 use crate::exec::tasks::{Task, TaskKey, Tasks};
 use crate::exec::wheel::Wheel;
 use crate::filter::Filter;
@@ -153,7 +153,6 @@ pub enum ShardOutput {
 /// What an entry of the wheel stands for.
 #[derive(Clone, Copy, Debug)]
 enum Timer {
-    Deadline(CorrelationId),
     Retry(CorrelationId),
     Sleep(SlotKey),
     Idle(ActivationKey),
@@ -229,8 +228,8 @@ pub struct Shard<L> {
     entropy: fastrand::Rng,
     outputs: VecDeque<ShardOutput>,
     extensions: Vec<u8>,
-    /// The grains with a turn begun and not ended, for the stall report.
-    running: Option<Address>,
+    /// The activation whose name is where others see what the shard runs.
+    named: Option<ActivationKey>,
     progress: u64,
     /// How many turns that began at once are on the stack.
     inline_depth: u32,
@@ -290,7 +289,7 @@ impl<L: Links> Shard<L> {
             entropy: fastrand::Rng::with_seed(config.seed),
             outputs: VecDeque::new(),
             extensions: Vec::new(),
-            running: None,
+            named: None,
             progress: 0,
             inline_depth: 0,
             local,
@@ -316,10 +315,15 @@ impl<L: Links> Shard<L> {
     /// Takes mail of another thread of the silo.
     pub fn handle_mail(&mut self, now: Moment, mail: ShardMail) {
         let _entered = self.enter(now);
+        self.take_mail(mail);
+        self.carry_out(None);
+    }
+
+    fn take_mail(&mut self, mail: ShardMail) {
         match mail {
             ShardMail::View(view) => self.handle_view(&view),
             ShardMail::Directory { from, message } => {
-                self.directory.handle_message(now, from, message);
+                self.directory.handle_message(self.now, from, message);
                 self.pump_directory();
             }
             ShardMail::LinkFailed { peer, reason } => self.link_failed(peer, &reason),
@@ -328,7 +332,7 @@ impl<L: Links> Shard<L> {
             | ShardMail::Answer { reply_to: to, correlation, source, outcome } => {
                 self.respond(to, correlation, &source, outcome);
             }
-            ShardMail::Call { request, waiter } => self.open_delivery(request, waiter, None),
+            ShardMail::Call(parcel) => self.open_delivery(parcel, None),
             ShardMail::OpenHub { hub, take_over } => self.open_hub(hub, take_over),
             ShardMail::CloseHub(address) => self.close_hub(&address),
             ShardMail::Store { ticket, result } => {
@@ -340,7 +344,6 @@ impl<L: Links> Shard<L> {
             ShardMail::BeginDrain => self.begin_drain(),
             ShardMail::CloseHubs => self.close_hubs(),
         }
-        self.carry_out(None);
     }
 
     /// Takes up a newer view.
@@ -389,11 +392,14 @@ impl<L: Links> Shard<L> {
     /// Lets time pass: deadlines, retries, sleeps, the directory's own periods.
     pub fn tick(&mut self, now: Moment) {
         let _entered = self.enter(now);
+        for id in self.ledger.overdue(now) {
+            self.deadline_passed(id);
+            self.carry_out(None);
+        }
         let mut expired = core::mem::take(&mut self.expired);
         self.wheel.expire(now, &mut expired);
         for timer in expired.drain(..) {
             match timer {
-                Timer::Deadline(id) => self.deadline_passed(id),
                 Timer::Retry(id) => self.retry_now(id),
                 Timer::Sleep(slot) => {
                     self.local.answer(slot, Answer::Slept);
@@ -413,8 +419,8 @@ impl<L: Links> Shard<L> {
 
     /// When [`Shard::tick`] has something to do.
     pub fn next_deadline(&self) -> Moment {
-        let timers = self.wheel.next_deadline().min(self.directory.next_deadline());
-        timers.min(self.leaving.check_due())
+        let open = self.ledger.next_deadline().min(self.wheel.next_deadline());
+        open.min(self.directory.next_deadline()).min(self.leaving.check_due())
     }
 
     /// Whether [`Shard::run`] has something to do.
@@ -441,11 +447,6 @@ impl<L: Links> Shard<L> {
         self.progress
     }
 
-    /// The grain whose turn was polled last.
-    pub const fn running(&self) -> Option<&Address> {
-        self.running.as_ref()
-    }
-
     /// Sizes of its tables.
     pub fn sizes(&self) -> ShardSizes {
         ShardSizes {
@@ -459,7 +460,9 @@ impl<L: Links> Shard<L> {
         }
     }
 
-    fn enter(&mut self, now: Moment) -> crate::exec::local::Entered {
+    /// Makes this shard the one that futures of this thread find, until the guard is dropped; for
+    /// the `take_*` methods, of which many belong to one moment.
+    pub fn enter(&mut self, now: Moment) -> Entered {
         assert!(now >= self.now, "time does not go back: {now:?} after {:?}", self.now);
         self.now = now;
         self.local.now.set(now);
@@ -480,7 +483,13 @@ impl<L: Links> Shard<L> {
 
     /// Carries out what futures staged; `owner` is the activation whose turn was polled.
     fn carry_out(&mut self, owner: Option<(ActivationKey, TaskKey)>) {
-        let mut ops = core::mem::take(&mut *self.local.ops.borrow_mut());
+        let mut ops = {
+            let mut staged = self.local.ops.borrow_mut();
+            if staged.is_empty() {
+                return;
+            }
+            core::mem::take(&mut *staged)
+        };
         for op in ops.drain(..) {
             self.carry_out_one(op, owner);
         }
@@ -493,7 +502,7 @@ impl<L: Links> Shard<L> {
 
     fn carry_out_one(&mut self, op: Op, owner: Option<(ActivationKey, TaskKey)>) {
         match op {
-            Op::Call { request, waiter } => self.open_delivery(request, waiter, owner),
+            Op::Call(parcel) => self.open_delivery(parcel, owner),
             Op::Sleep { slot, until } => {
                 self.wheel.insert(until, Timer::Sleep(slot));
             }
@@ -501,13 +510,13 @@ impl<L: Links> Shard<L> {
                 let ticket = self.store_tickets;
                 self.store_tickets += 1;
                 self.store_slots.insert(ticket, slot);
-                self.outputs.push_back(ShardOutput::Store { ticket, request });
+                self.outputs.push_back(ShardOutput::Store { ticket, request: *request });
             }
             Op::Spawn(future) => self.spawn(future, owner.map(|(activation, _)| activation)),
             Op::Mail { shard, mail } if shard == self.config.me.shard => {
-                self.handle_mail(self.now, mail);
+                self.take_mail(*mail);
             }
-            Op::Mail { shard, mail } => self.outputs.push_back(ShardOutput::Shard(shard, mail)),
+            Op::Mail { shard, mail } => self.outputs.push_back(ShardOutput::Shard(shard, *mail)),
         }
     }
 

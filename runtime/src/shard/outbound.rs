@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use siloring_core::address::{Address, AddressHash};
-use siloring_core::body::Body;
 use siloring_core::event::Event;
 use siloring_core::ids::{CorrelationId, Endpoint, Generation, ShardIndex};
 use siloring_core::limits::{
@@ -26,63 +25,44 @@ use crate::exec::tasks::TaskKey;
 use crate::ledger::{OpenDelivery, Stage};
 use crate::links::{LinkRefusal, Links, Outgoing, Retracted};
 use crate::mail::{ConnId, ControlMail, Outcome, ReplyTo, Request, ShardMail};
+use crate::parcel::Parcel;
 use crate::placement;
-use crate::route::{Route, RouteInput, Sender, TargetKind, route};
+use crate::route::{Route, RouteInput, Sender, TargetKind, Whereabouts, route};
 
 impl<L: Links> Shard<L> {
     /// Enters a delivery in the ledger and sends it on its way.
     pub(super) fn open_delivery(
         &mut self,
-        mut request: CallRequest,
-        waiter: Waiter,
+        mut parcel: Parcel,
         owner: Option<(ActivationKey, TaskKey)>,
     ) {
+        let mut span = parcel.request.deadline.unwrap_or(self.config.deadline_default);
+        span = span.min(DEADLINE_MAX);
         // What was staged before may have ended the activation.
         let owner = owner.filter(|(activation, _)| self.activations.contains(*activation as usize));
-        let mut span = request.deadline.unwrap_or(self.config.deadline_default).min(DEADLINE_MAX);
-        let sender = if owner.is_some() { Sender::Begun } else { Sender::Program };
         if let Some((activation, task)) = owner {
-            let waits = matches!(waiter, Waiter::Slot(_));
-            if let Err(failure) = self.inherit(activation, task, waits, &mut request, &mut span) {
-                return self.tell(None, &request.target, None, waiter, Err(failure));
+            let waits = matches!(parcel.waiter, Waiter::Slot(_));
+            let inherited = self.inherit(activation, task, waits, &mut parcel.request, &mut span);
+            if let Err(failure) = inherited {
+                return self.tell(None, parcel, Err(failure));
             }
         }
-        if let Some(Err(error)) = request.envelope.as_deref().map(Envelope::check) {
+        if let Some(Err(error)) = parcel.request.envelope.as_deref().map(Envelope::check) {
             let failure = DeliveryFailure::rejected(RejectedKind::TooLarge, error.to_string());
-            return self.tell(None, &request.target, request.source.as_ref(), waiter, Err(failure));
+            return self.tell(None, parcel, Err(failure));
         }
-        let Some(id) = self.ledger.next_id() else {
+        if self.ledger.is_full() {
             let failure =
                 DeliveryFailure::rejected(RejectedKind::Overloaded, "too many open deliveries");
-            return self.tell(None, &request.target, request.source.as_ref(), waiter, Err(failure));
-        };
-        let deadline = self.now + span;
-        let deadline_timer = self.wheel.insert(deadline, Timer::Deadline(id));
-        let owner = owner.map(|(activation, _)| activation);
-        if let Some(activation) = owner {
+            return self.tell(None, parcel, Err(failure));
+        }
+        parcel.deadline = self.now + span;
+        if let Some((activation, _)) = owner {
+            parcel.sender = Sender::Begun;
+            parcel.owner = Some(activation);
             self.activations[activation as usize].open_calls += 1;
         }
-        self.ledger.open(OpenDelivery {
-            sequence: 0,
-            target: request.target,
-            source: request.source,
-            method: request.method,
-            arguments: request.arguments,
-            reply: request.reply,
-            body: request.body,
-            envelope: request.envelope,
-            deadline,
-            deadline_timer,
-            retry_timer: None,
-            waiter,
-            sender,
-            owner,
-            stage: Stage::Locating,
-            place: None,
-            attempts: 0,
-            forwards: 0,
-            last_refusal: None,
-        });
+        let id = self.ledger.open(parcel);
         self.dispatch(id);
     }
 
@@ -137,19 +117,12 @@ impl<L: Links> Shard<L> {
             return;
         }
         let Some(open) = self.ledger.get(id) else { return };
-        let hash = open.target.hash();
-        let is_here = self.here.contains_key(&hash) || self.hubs.contains_key(&hash);
-        let kind = self.kind_of(&open.target);
-        let bytes = open.body.len();
-        let sender = open.sender;
-        let cached = if is_here { None } else { self.directory.cached(hash) };
+        let (hash, bytes) = (open.target().hash(), open.request.body.len());
         let input = RouteInput {
-            is_here,
+            target: self.whereabouts(open.target()),
             is_draining: self.leaving.is_draining(),
-            sender,
+            sender: open.sender,
             bytes,
-            kind,
-            is_cached: cached.is_some(),
         };
         match route(input) {
             Route::Here => {
@@ -159,13 +132,23 @@ impl<L: Links> Shard<L> {
             // A silo that leaves does not come back: its own programs need not try again.
             Route::Draining => self.finish(id, Err(draining())),
             Route::TooLarge => self.finish(id, Err(too_large(bytes))),
-            Route::Cached => {
-                let place = cached.expect("the route was decided on it");
+            Route::Remembered(place) => {
                 self.dispatch_waiting(hash);
                 self.send_to_place(id, place);
             }
             Route::Home => self.send_to(id, self.home_of(hash)),
             Route::LookUp | Route::LookUpOrPlace => self.look_up(id),
+        }
+    }
+
+    fn whereabouts(&self, target: &Address) -> Whereabouts {
+        let hash = target.hash();
+        if self.here.contains_key(&hash) || self.hubs.contains_key(&hash) {
+            return Whereabouts::Here;
+        }
+        match self.directory.cached(hash) {
+            Some(place) => Whereabouts::Remembered(place),
+            None => Whereabouts::Unknown(self.kind_of(target)),
         }
     }
 
@@ -194,7 +177,7 @@ impl<L: Links> Shard<L> {
     }
 
     fn look_up(&mut self, id: CorrelationId) {
-        let Some(target) = self.ledger.get(id).map(|open| open.target.clone()) else { return };
+        let Some(target) = self.ledger.get(id).map(|open| open.target().clone()) else { return };
         match self.directory.lookup(self.now, &target) {
             Lookup::Cached(place) => self.send_to_place(id, place),
             Lookup::Pending => {
@@ -271,9 +254,7 @@ impl<L: Links> Shard<L> {
         let Some(open) = self.ledger.get_mut(id) else { return };
         open.stage = Stage::Delivered;
         open.attempts = open.attempts.saturating_add(1);
-        // Kept until the outcome: a redirect or a retry sends it again.
-        let body = open.body.clone();
-        let request = request_of(open, id, me, body);
+        let request = request_of(open, id, me);
         self.accept(request);
     }
 
@@ -282,8 +263,7 @@ impl<L: Links> Shard<L> {
         let Some(open) = self.ledger.get_mut(id) else { return };
         open.stage = Stage::Posted(shard);
         open.attempts = open.attempts.saturating_add(1);
-        let body = open.body.clone();
-        let request = request_of(open, id, me, body);
+        let request = request_of(open, id, me);
         self.outputs.push_back(ShardOutput::Shard(shard, ShardMail::Request(request)));
     }
 
@@ -299,7 +279,7 @@ impl<L: Links> Shard<L> {
                 DeliveryFailure::rejected(RejectedKind::Overloaded, "the link's backlog is full"),
             ),
             Err(LinkRefusal::TooLarge) => {
-                let bytes = self.ledger.get(id).map_or(0, |open| open.body.len());
+                let bytes = self.ledger.get(id).map_or(0, |open| open.request.body.len());
                 self.finish(id, Err(too_large(bytes)));
             }
         }
@@ -313,25 +293,25 @@ impl<L: Links> Shard<L> {
         let is_default = remaining == self.config.deadline_default;
         envelope::write_request(
             (!is_default).then_some(remaining),
-            open.envelope.as_deref(),
+            open.request.envelope.as_deref(),
             &mut self.extensions,
         );
         let header = Header {
             flags: if open.is_one_way() { FLAG_ONE_WAY } else { 0 },
             forwards: open.forwards,
             attempt: open.attempts.saturating_add(1),
-            method: open.method,
+            method: open.request.method,
             correlation: id,
-            schema: open.arguments,
+            schema: open.request.arguments,
             source: open.source_hash(),
-            target: open.target.hash(),
+            target: open.target().hash(),
             ..Header::new(FrameKind::Request)
         };
         let frame = Outgoing {
             header,
-            source: open.source.as_ref(),
-            target: Some(&open.target),
-            body: open.body.as_slice(),
+            source: open.request.source.as_ref(),
+            target: Some(open.target()),
+            body: open.request.body.as_slice(),
             extensions: &self.extensions,
         };
         let sent = self.links.request(peer, &frame)?;
@@ -414,7 +394,7 @@ impl<L: Links> Shard<L> {
     pub(super) fn retry_moving(&mut self) {
         let moving = self.ledger.select(|open| {
             open.stage == Stage::Backoff
-                && open.last_refusal.as_ref().and_then(DeliveryFailure::rejected_kind)
+                && open.last_refusal.as_deref().and_then(DeliveryFailure::rejected_kind)
                     == Some(RejectedKind::Moving)
         });
         for id in moving {
@@ -426,15 +406,15 @@ impl<L: Links> Shard<L> {
     pub(super) fn resolve(&mut self, id: CorrelationId, outcome: Outcome) {
         let Some(open) = self.ledger.get_mut(id) else { return self.tell_late(id) };
         match outcome.result {
-            Ok(body) if outcome.schema == open.reply => self.finish(id, Ok(body)),
+            Ok(body) if outcome.schema == open.request.reply => self.finish(id, Ok(body)),
             Ok(_) => {
-                let detail = format!("reply {:?} is not {:?}", outcome.schema, open.reply);
+                let detail = format!("reply {:?} is not {:?}", outcome.schema, open.request.reply);
                 let failure = DeliveryFailure::failed(FailedKind::ReplyUndecodable, detail);
                 self.finish(id, Err(failure));
             }
             Err(failure) => {
                 if let Some(place) = outcome.place {
-                    self.redirect(id, place, failure);
+                    self.redirect(id, *place, failure);
                 } else {
                     self.refused(id, failure);
                 }
@@ -445,7 +425,7 @@ impl<L: Links> Shard<L> {
     /// The target is elsewhere: follow, a bounded number of times.
     fn redirect(&mut self, id: CorrelationId, place: Place, failure: DeliveryFailure) {
         let Some(open) = self.ledger.get_mut(id) else { return };
-        let target = open.target.hash();
+        let target = open.target().hash();
         self.directory.learn(target, place);
         if open.forwards >= FORWARDS_MAX {
             return self.refused(id, failure);
@@ -471,7 +451,7 @@ impl<L: Links> Shard<L> {
         }
         open.stage = Stage::Backoff;
         open.attempts = open.attempts.max(1);
-        open.last_refusal = Some(failure);
+        open.last_refusal = Some(Box::new(failure));
         open.retry_timer = Some(self.wheel.insert(self.now + wait, Timer::Retry(id)));
     }
 
@@ -483,7 +463,7 @@ impl<L: Links> Shard<L> {
             return false;
         }
         open.forwards += 1;
-        let target = open.target.clone();
+        let target = open.target().clone();
         self.directory.refused(self.now, &target, place);
         self.pump_directory();
         self.look_up(id);
@@ -492,7 +472,7 @@ impl<L: Links> Shard<L> {
 
     fn forget_place(&mut self, id: CorrelationId) {
         let Some(open) = self.ledger.get_mut(id) else { return };
-        let (target, place) = (open.target.hash(), open.place.take());
+        let (target, place) = (open.target().hash(), open.place.take());
         self.directory.forget(target, place);
     }
 
@@ -519,8 +499,8 @@ impl<L: Links> Shard<L> {
             Stage::Gated | Stage::Locating | Stage::Linking(_) | Stage::Backoff => true,
         };
         let failure = if unsent {
-            let last = self.ledger.get(id).and_then(|open| open.last_refusal.clone());
-            last.unwrap_or_else(|| unsent_at_deadline(stage))
+            let last = self.ledger.get_mut(id).and_then(|open| open.last_refusal.take());
+            last.map_or_else(|| unsent_at_deadline(stage), |last| *last)
         } else {
             let detail = "the deadline passed after the request had been handed over";
             DeliveryFailure::indeterminate(IndeterminateKind::TimedOut, detail)
@@ -537,7 +517,6 @@ impl<L: Links> Shard<L> {
             return;
         }
         let Some(open) = self.ledger.close(id) else { return };
-        self.wheel.cancel(open.deadline_timer);
         if let Some(retry) = open.retry_timer {
             self.wheel.cancel(retry);
         }
@@ -547,13 +526,13 @@ impl<L: Links> Shard<L> {
         {
             activation.open_calls = activation.open_calls.saturating_sub(1);
         }
-        self.tell(Some(id), &open.target, open.source.as_ref(), open.waiter, result);
+        self.tell(Some(id), open, result);
     }
 
     fn leave_queues(&mut self, id: CorrelationId, open: &OpenDelivery) {
         match open.stage {
             Stage::Locating => {
-                let target = open.target.hash();
+                let target = open.target().hash();
                 remove_from(&mut self.locating, &target, id);
                 if !self.locating.contains_key(&target) {
                     self.directory.abandon(target);
@@ -570,16 +549,11 @@ impl<L: Links> Shard<L> {
     }
 
     /// Tells an outcome to who waits for it; `id` is missing if the delivery was never entered.
-    fn tell(
-        &mut self,
-        id: Option<CorrelationId>,
-        target: &Address,
-        source: Option<&Address>,
-        waiter: Waiter,
-        result: CallResult,
-    ) {
-        self.log_failure(target, &result);
-        match (waiter, result) {
+    fn tell(&mut self, id: Option<CorrelationId>, mut parcel: Parcel, result: CallResult) {
+        if let Err(failure) = &result {
+            self.log_failure(parcel.target(), failure);
+        }
+        match (core::mem::take(&mut parcel.waiter), result) {
             (Waiter::Slot(slot), result) => {
                 let taken = self.local.answer(slot.0, Answer::Call(result));
                 if let (Taken::No, Some(id)) = (taken, id) {
@@ -592,21 +566,20 @@ impl<L: Links> Shard<L> {
                 let told = catch_unwind(AssertUnwindSafe(|| on_failure(failure)));
                 if let Err(panic) = told {
                     let message = crate::host::panic_message(&*panic);
-                    self.emit(Event::HandlerPanicked { target: target.clone(), message });
+                    let target = parcel.target().clone();
+                    self.emit(Event::HandlerPanicked { target, message });
                 }
             }
             (Waiter::Nobody, Err(failure)) => {
-                let source = source.cloned();
-                self.emit(Event::DeadLetter { source, target: target.clone(), failure });
+                let (source, target) = (parcel.request.source.clone(), parcel.target().clone());
+                self.emit(Event::DeadLetter { source, target, failure });
             }
             (Waiter::Callback(_) | Waiter::Nobody, Ok(_)) => {}
         }
     }
 
-    fn log_failure(&mut self, target: &Address, result: &CallResult) {
-        if let Err(failure) = result
-            && let Some(suppressed_count) = self.failure_log.admit(self.now, target)
-        {
+    fn log_failure(&mut self, target: &Address, failure: &DeliveryFailure) {
+        if let Some(suppressed_count) = self.failure_log.admit(self.now, target) {
             let (target, failure) = (target.clone(), failure.clone());
             self.emit(Event::DeliveryFailed { target, failure, suppressed_count });
         }
@@ -620,12 +593,12 @@ impl<L: Links> Shard<L> {
             return false;
         }
         let Some(open) = self.ledger.get(id) else { return true };
-        let Some(source) = open.source.as_ref() else { return false };
-        let Some(hub) = self.hubs.get(&source.hash()) else { return false };
+        let Some(source) = open.request.source.as_ref() else { return false };
+        let hash = source.hash();
+        let Some(hub) = self.hubs.get(&hash) else { return false };
         if hub.may_send(self.now) {
             return false;
         }
-        let hash = source.hash();
         self.set_stage(id, Stage::Gated);
         self.gated.entry(hash).or_default().push(id);
         true
@@ -648,20 +621,20 @@ impl<L: Links> Shard<L> {
 }
 
 /// The request that an open delivery becomes within its own silo.
-fn request_of(open: &OpenDelivery, id: CorrelationId, me: ShardIndex, body: Body) -> Request {
+fn request_of(open: &OpenDelivery, id: CorrelationId, me: ShardIndex) -> Request {
     Request {
-        target: open.target.clone(),
+        target: open.target().clone(),
         source: open.source_hash(),
-        method: open.method,
-        schema: open.arguments,
-        body,
+        method: open.request.method,
+        schema: open.request.arguments,
+        body: open.request.body.clone(),
         deadline: open.deadline,
         correlation: id,
         reply_to: ReplyTo::Ledger(me),
         one_way: open.is_one_way(),
         attempt: open.attempts,
         forwards: open.forwards,
-        envelope: open.envelope.clone(),
+        envelope: open.request.envelope.clone(),
     }
 }
 

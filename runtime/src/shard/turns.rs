@@ -1,7 +1,6 @@
 //! Activations at work: registered, activated, their turns begun, polled, ended; collected when
 //! idle.
 
-use core::task::Context;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
@@ -83,7 +82,8 @@ impl<L: Links> Shard<L> {
             self.view.number(),
             "the activation is elsewhere",
         );
-        let outcome = Outcome { result: Err(failure), schema: Schema::NONE, place: Some(place) };
+        let place = Some(Box::new(place));
+        let outcome = Outcome { result: Err(failure), schema: Schema::NONE, place };
         self.respond(request.reply_to, request.correlation, &request.target, outcome);
     }
 
@@ -178,7 +178,8 @@ impl<L: Links> Shard<L> {
         }
         let activation = &mut self.activations[key as usize];
         let host = self.hosts[activation.host as usize].spec();
-        if let Some(method) = host.methods.get(&request.method)
+        let method = host.methods.get(&request.method).copied();
+        if let Some(method) = method
             && method.arguments != request.schema
         {
             let detail = format!(
@@ -188,8 +189,9 @@ impl<L: Links> Shard<L> {
             let failure = DeliveryFailure::rejected(RejectedKind::Incompatible, detail);
             return self.refuse(&request, failure);
         }
-        let access = host.methods.get(&request.method).map_or(Access::Exclusive, |m| m.access);
-        let schema = host.methods.get(&request.method).map_or(Schema::NONE, |m| m.reply);
+        // One that nobody knows is refused in a turn of its own.
+        let (access, schema) = method
+            .map_or((Access::Exclusive, Schema::NONE), |method| (method.access, method.reply));
         let envelope = request.envelope.take().map(|envelope| Rc::new(*envelope));
         let ctx = Ctx {
             shared: Rc::clone(&activation.shared),
@@ -247,12 +249,11 @@ impl<L: Links> Shard<L> {
     }
 
     fn poll_turn(&mut self, key: TaskKey, host: u32, slot: u32, activation: ActivationKey) {
-        let mut cx = Context::from_waker(self.tasks.waker(key));
-        if let Some(activation) = self.activations.get(activation as usize) {
-            self.config.running.set(activation.shared.address.as_str());
-        }
-        let polled = self.hosts[host as usize].poll(slot, &mut cx);
-        self.config.running.clear();
+        self.name_running(activation);
+        self.config.running.begin();
+        let host_of = &mut self.hosts[host as usize];
+        let polled = self.local.poll_task(key, self.tasks.waker(key), |cx| host_of.poll(slot, cx));
+        self.config.running.end();
         let owner = Some((activation, key));
         match polled {
             Polled::Pending => {
@@ -272,9 +273,20 @@ impl<L: Links> Shard<L> {
         }
     }
 
+    /// Says which activation's turn runs from now on.
+    fn name_running(&mut self, key: ActivationKey) {
+        if self.named != Some(key)
+            && let Some(activation) = self.activations.get(key as usize)
+        {
+            self.config.running.name(activation.shared.address.as_str());
+            self.named = Some(key);
+        }
+    }
+
     fn poll_spawned(&mut self, key: TaskKey, mut future: Spawned, owner: Option<ActivationKey>) {
-        let mut cx = Context::from_waker(self.tasks.waker(key));
-        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut cx)));
+        let polled = self.local.poll_task(key, self.tasks.waker(key), |cx| {
+            catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx)))
+        });
         let by = owner.map(|owner| (owner, key));
         match polled {
             Ok(core::task::Poll::Pending) => {
@@ -409,6 +421,7 @@ impl<L: Links> Shard<L> {
     pub(super) fn remove_activation(&mut self, key: ActivationKey, reason: &'static str) {
         let mut activation = self.activations.remove(key as usize);
         assert!(activation.running.is_empty(), "an activation is removed without turns");
+        self.named = self.named.filter(|named| *named != key);
         let address = activation.shared.address.clone();
         self.here.remove(&address.hash());
         for timer in activation.timers.drain(..) {
