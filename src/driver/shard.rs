@@ -234,6 +234,8 @@ struct Pump<N: Node> {
     ready: Vec<ConnId>,
     dirty: Vec<ConnId>,
     looked_at: Moment,
+    /// The time at which deadlines were last compared with it.
+    ticked_at: Moment,
     stop_at: Option<Moment>,
 }
 
@@ -264,6 +266,7 @@ impl<N: Node> Pump<N> {
             ready: Vec::new(),
             dirty: Vec::new(),
             looked_at: Moment::ZERO,
+            ticked_at: Moment::ZERO,
             stop_at: None,
         })
     }
@@ -285,6 +288,7 @@ impl<N: Node> Pump<N> {
                 self.idle.input(now);
             }
             match self.idle.next(now, input || more) {
+                Next::Turn if input || more => {}
                 Next::Turn => core::hint::spin_loop(),
                 Next::Trip => {
                     parker.trip().await;
@@ -323,8 +327,11 @@ impl<N: Node> Pump<N> {
 
     /// Lets the node work, and does what it wants done. Whether it has more to do.
     fn work(&mut self, now: Moment) -> bool {
-        if self.node.next_deadline() <= now {
-            self.node.tick(now);
+        if self.ticked_at != now {
+            self.ticked_at = now;
+            if self.node.next_deadline() <= now {
+                self.node.tick(now);
+            }
         }
         let more = self.node.run(now);
         while let Some(effect) = self.node.poll_effect() {

@@ -39,6 +39,14 @@ pub(crate) struct Foreign {
     pub(crate) unpark: Arc<dyn Unpark>,
 }
 
+impl Foreign {
+    /// The task that was woken first. Of an empty queue, a pop would be a full fence.
+    #[inline]
+    pub(crate) fn pop(&self) -> Option<u32> {
+        if self.ready.is_empty() { None } else { self.ready.pop() }
+    }
+}
+
 /// Names a shard among all of the process, so that a future polled elsewhere is noticed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LocalId(u64);

@@ -110,6 +110,9 @@ impl<L: Links> Shard<L> {
 
     /// Accepts what was held while the right to serve was out, in order.
     pub(super) fn accept_held(&mut self) {
+        if self.held_requests.is_empty() {
+            return;
+        }
         for request in core::mem::take(&mut self.held_requests) {
             self.accept_now(request);
         }

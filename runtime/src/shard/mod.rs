@@ -382,7 +382,7 @@ impl<L: Links> Shard<L> {
             return true;
         }
         let ready = self.local.ready.borrow_mut().pop_front();
-        if let Some(index) = ready.or_else(|| self.local.foreign.ready.pop()) {
+        if let Some(index) = ready.or_else(|| self.local.foreign.pop()) {
             self.poll_task(TaskKey(index));
             return true;
         }
