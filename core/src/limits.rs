@@ -85,6 +85,9 @@ pub const LEDGER_TICK: Duration = Duration::from_millis(10);
 pub const OPEN_DELIVERIES_MAX: usize = 256 * 1024;
 /// Open calls of one activation: a turn that fans out further hears `Overloaded`.
 pub const OPEN_CALLS_PER_ACTIVATION_MAX: usize = 32 * 1024;
+/// Requests that one shard keeps while the right to serve is out, for when it is back: what comes
+/// from links is not read then, so this is mail of the silo's own threads, at most a mailbox full.
+pub const HELD_REQUESTS_MAX: usize = MAILBOX_MAX;
 /// Requests waiting for one activation.
 pub const ACTIVATION_QUEUE_MAX: usize = 8 * 1024;
 /// Bytes waiting for one activation.

@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use siloring_core::address::Address;
 use siloring_core::event::Event;
 use siloring_core::ids::{CorrelationId, MethodId, ShardIndex};
-use siloring_core::limits::{ACTIVATIONS_MAX, DEADLINE_DEFAULT, INLINE_TURNS_MAX, LEDGER_TICK};
+use siloring_core::limits::{
+    ACTIVATIONS_MAX, DEADLINE_DEFAULT, HELD_REQUESTS_MAX, INLINE_TURNS_MAX, LEDGER_TICK,
+};
 use siloring_core::outcome::{DeliveryFailure, FailedKind, IndeterminateKind, RejectedKind};
 use siloring_core::wire::{FLAG_ONE_WAY, FrameKind, Header};
 
@@ -98,7 +100,7 @@ impl<L: Links> Shard<L> {
             return self.refuse(&request, not_here(&request.target, "everything is refused"));
         }
         if self.is_fenced(self.now) {
-            return self.held_requests.push_back(request);
+            return self.hold(request);
         }
         if self.held_requests.is_empty() {
             return self.accept_now(request);
@@ -106,6 +108,16 @@ impl<L: Links> Shard<L> {
         // Behind those that came while the right to serve was out.
         self.held_requests.push_back(request);
         self.accept_held();
+    }
+
+    /// Keeps a request until the right to serve is back.
+    fn hold(&mut self, request: Request) {
+        if self.held_requests.len() < HELD_REQUESTS_MAX {
+            self.held_requests.push_back(request);
+        } else {
+            let detail = "the silo may not serve now, and too many requests wait for that";
+            self.refuse(&request, DeliveryFailure::rejected(RejectedKind::Overloaded, detail));
+        }
     }
 
     /// Accepts what was held while the right to serve was out, in order.

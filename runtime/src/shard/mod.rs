@@ -18,6 +18,8 @@ mod hubs;
 mod inbound;
 mod leave;
 mod outbound;
+#[cfg(test)]
+mod tests;
 mod turns;
 
 use core::time::Duration;
