@@ -1,10 +1,10 @@
 //! `cargo xtask test`: every check and test of the project, in order of how soon they tell
 //! something.
 //!
-//! Two builds serve all steps, each without debug information: the linter's, and one of the profile
-//! `ci` (optimised, with debug assertions), in which tests, simulated runs, examples and the
-//! benches' smoke run are linked. Everything is bounded in time; a step that fails does not hide
-//! the next.
+//! Two builds serve nearly all steps, each without debug information: the linter's, and one of the
+//! profile `ci` (optimised, with debug assertions), in which tests, simulated runs, examples and
+//! the benches' smoke run are linked. The models of what crosses threads are a small third one.
+//! Everything is bounded in time; a step that fails does not hide the next.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -35,10 +35,16 @@ struct Step {
     name: &'static str,
     arguments: &'static [&'static str],
     counted: Counted,
+    /// Flags of the compiler.
+    flags: Option<&'static str>,
 }
 
-const FORMAT: Step =
-    Step { name: "format", arguments: &["fmt", "--all", "--check"], counted: Counted::AsOne };
+const FORMAT: Step = Step {
+    name: "format",
+    arguments: &["fmt", "--all", "--check"],
+    counted: Counted::AsOne,
+    flags: None,
+};
 
 const LINT: Step = Step {
     name: "lint",
@@ -54,6 +60,7 @@ const LINT: Step = Step {
         "warnings",
     ],
     counted: Counted::AsOne,
+    flags: None,
 };
 
 const TEST_WITH_NEXTEST: Step = Step {
@@ -72,6 +79,7 @@ const TEST_WITH_NEXTEST: Step = Step {
         "none",
     ],
     counted: Counted::AsPrinted,
+    flags: None,
 };
 
 const TEST_WITH_CARGO: Step = Step {
@@ -89,6 +97,7 @@ const TEST_WITH_CARGO: Step = Step {
         "--examples",
     ],
     counted: Counted::AsPrinted,
+    flags: None,
 };
 
 const DOCUMENTATION: Step = Step {
@@ -103,6 +112,26 @@ const DOCUMENTATION: Step = Step {
         "--doc",
     ],
     counted: Counted::AsPrinted,
+    flags: None,
+};
+
+/// Every interleaving of what crosses threads, in a small build of its own.
+const INTERLEAVINGS: Step = Step {
+    name: "interleavings",
+    arguments: &[
+        "test",
+        "--profile",
+        PROFILE,
+        "--locked",
+        "--target-dir",
+        "target/loom",
+        "--package",
+        "siloring-core",
+        "--lib",
+        "loom_tests",
+    ],
+    counted: Counted::AsPrinted,
+    flags: Some("--cfg loom"),
 };
 
 const BENCH_SMOKE: Step = Step {
@@ -122,6 +151,7 @@ const BENCH_SMOKE: Step = Step {
         "--quick",
     ],
     counted: Counted::AsOne,
+    flags: None,
 };
 
 /// Runs everything.
@@ -130,7 +160,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
     let skips = skips_file(root)?;
     let test =
         if driver::has_program("cargo-nextest") { TEST_WITH_NEXTEST } else { TEST_WITH_CARGO };
-    for step in [FORMAT, LINT, test, DOCUMENTATION, BENCH_SMOKE] {
+    for step in [FORMAT, LINT, INTERLEAVINGS, test, DOCUMENTATION, BENCH_SMOKE] {
         report.run(root, &step, &skips)?;
     }
     report.skipped = read_skips(&skips)?;
@@ -196,6 +226,9 @@ impl Report {
 fn command(root: &Path, step: &Step, skips: &Path) -> Command {
     let mut command = driver::program(root, STEP_TIME_MAX, "cargo", step.arguments);
     command.env(SKIPS_VARIABLE, skips);
+    if let Some(flags) = step.flags {
+        command.env("RUSTFLAGS", flags);
+    }
     command
 }
 

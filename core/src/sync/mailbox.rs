@@ -309,7 +309,8 @@ mod tests {
     }
 }
 
-/// Run with `RUSTFLAGS="--cfg loom" cargo test -p siloring-core --release --lib mailbox`.
+/// `cargo xtask test` runs these; by hand: `RUSTFLAGS="--cfg loom" cargo test --target-dir
+/// target/loom -p siloring-core --release --lib loom_tests`.
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
@@ -350,6 +351,26 @@ mod loom_tests {
                 Parking::Agreed => assert_eq!(wakes, 1, "asleep: woken exactly once"),
                 Parking::Refused => assert!(receiver.receive().is_some(), "awake: has a value"),
             }
+        });
+    }
+
+    #[test]
+    fn what_was_put_elsewhere_before_a_nudge_is_seen_or_wakes_the_receiver() {
+        check(|| {
+            let signal = Arc::new(Signal(loom::sync::atomic::AtomicUsize::new(0)));
+            let wake = Arc::<Signal>::clone(&signal) as Arc<dyn Wake>;
+            let (sender, mut receiver) = mailbox::<u32>(4, wake);
+            let elsewhere = Arc::new(loom::sync::atomic::AtomicBool::new(false));
+            let putting = Arc::clone(&elsewhere);
+            let thread = loom::thread::spawn(move || {
+                putting.store(true, Ordering::Relaxed);
+                sender.nudge();
+            });
+            assert_eq!(receiver.park(), Parking::Agreed, "the mailbox itself is empty");
+            let is_seen = elsewhere.load(Ordering::Relaxed);
+            thread.join().unwrap();
+            let wakes = signal.0.load(Ordering::SeqCst);
+            assert!(is_seen || wakes == 1, "asleep: woken");
         });
     }
 
