@@ -17,34 +17,33 @@
 //! **Bounds.** Handshakes accepted: `HANDSHAKES_PENDING_MAX`. Dials: one for each (shard, peer),
 //! lane and inquiry. Directory messages that wait for a lane: `DIRECTORY_WAITING_MAX` a peer.
 //!
+//! The files: `handshakes.rs` shakes hands with those who dialled us and with those whom we dial
+//! (`dials.rs`), `lanes.rs` speaks on the lanes that come of it, `leave.rs` drains.
+//!
 //! Deliberately absent: sockets, threads, clocks; the choice of whom to probe, vote against or dial
 //! (the machine's); requests and replies (the shards').
 
 mod backoff;
 mod conn;
+mod dials;
+mod handshakes;
+mod lanes;
 mod leave;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use siloring_core::event::Event;
-use siloring_core::limits::{
-    DIAL_TIME_MAX, DIRECTORY_WAITING_MAX, HANDSHAKE_TIME_MAX, HANDSHAKES_PENDING_MAX,
-};
 use siloring_core::ports::store::{StoreRequest, StoreResult};
-use siloring_core::{Endpoint, Generation, Incarnation, Moment, ShardIndex, SiloStatus, View};
-use siloring_runtime::control::{
-    Control, ControlMessage, ControlOutput, Inquiry, JoinError, Reach, StoreTicket,
-};
+use siloring_core::{Endpoint, Generation, Incarnation, Moment, ShardIndex, View};
+use siloring_runtime::control::{Control, ControlOutput, JoinError, Reach, StoreTicket};
 use siloring_runtime::directory::DirectoryMessage;
 use siloring_runtime::mail::{ConnId, ControlMail, ShardMail};
 use siloring_transport::net::UnixName;
-use siloring_transport::{
-    Established, Handshake, Link, LocalFacts, Purpose, Refusal, RefusalKind, RefusedBy, Role, Step,
-};
+use siloring_transport::{Established, LocalFacts, Refusal, RefusalKind};
 
 use self::backoff::Backoffs;
-use self::conn::{Cause, Conn, Incoming, Lane, State, Wanted};
+use self::conn::{Conn, Lane, State, Wanted};
 use self::leave::{Leave, LeaveStep};
 
 /// Which sockets connect silos.
@@ -262,101 +261,6 @@ impl ControlNode {
         self.outputs.pop_front()
     }
 
-    /// Somebody connected, over `tcp` or `unix`. `None`: too many handshakes are under way, close
-    /// it.
-    pub fn accepted(&mut self, now: Moment, over: &'static str) -> Option<ConnId> {
-        if self.accepting_count >= HANDSHAKES_PENDING_MAX {
-            let reason = format!("{HANDSHAKES_PENDING_MAX} handshakes are under way");
-            self.event(Event::HandshakeRefused { peer: "unknown".into(), reason });
-            return None;
-        }
-        self.accepting_count += 1;
-        let shaking = Handshake::accept(Arc::clone(&self.facts), (self.nonces)());
-        Some(self.insert(Conn {
-            state: State::Shaking(Box::new(shaking)),
-            cause: Cause::Accepted,
-            over,
-            until: now + HANDSHAKE_TIME_MAX,
-        }))
-    }
-
-    /// A dial is connected: the handshake begins.
-    pub fn connected(&mut self, now: Moment, conn: ConnId) {
-        let Some(found) = self.conns.get_mut(&conn) else {
-            return;
-        };
-        let Cause::Dial(wanted) = &found.cause else {
-            return;
-        };
-        let (purpose, expect) = wanted.purpose(&self.view);
-        let shaking = Handshake::dial(Arc::clone(&self.facts), purpose, expect, (self.nonces)());
-        found.state = State::Shaking(Box::new(shaking));
-        found.until = now + HANDSHAKE_TIME_MAX;
-        self.dirty.push(conn);
-        #[cfg(feature = "planted")]
-        self.take_connect_for_up(conn);
-    }
-
-    /// Plants the defect that a data link counts as up once it is connected.
-    #[cfg(feature = "planted")]
-    pub const fn plant_up_at_connect(&mut self) {
-        self.up_at_connect = true;
-    }
-
-    /// Hands a data link over although nobody has answered its Hello.
-    #[cfg(feature = "planted")]
-    fn take_connect_for_up(&mut self, conn: ConnId) {
-        let Some(Conn { cause: Cause::Dial(wanted), .. }) = self.conns.get(&conn) else {
-            return;
-        };
-        let (true, &Wanted::Link { from, peer }) = (self.up_at_connect, wanted) else {
-            return;
-        };
-        let Some(row) = self.view.silo(peer) else {
-            return;
-        };
-        let established = Box::new(Established {
-            peer: Some(row.incarnation.clone()),
-            peer_shards: row.shards,
-            peer_host: row.host.clone(),
-            peer_types: Vec::new(),
-            peer_deadline_default: self.facts.deadline_default,
-            peer_frame_bytes_max: self.facts.frame_bytes_max,
-            frame_bytes_max: self.facts.frame_bytes_max,
-            version: siloring_core::wire::VERSION,
-            features: 0,
-            purpose: wanted.purpose(&self.view).0,
-            role: Role::Dialer,
-            unsent: self.unsent(conn).to_vec(),
-            leftover: Vec::new(),
-        });
-        self.end_handshake(conn);
-        self.conns.remove(&conn);
-        let output = ControlNodeOutput::HandOff { conn, shard: from, established };
-        self.outputs.push_back(output);
-    }
-
-    /// A dial failed before it was connected.
-    pub fn dial_failed(&mut self, now: Moment, conn: ConnId, fault: DialFault, reason: &str) {
-        let Some(Conn { cause: Cause::Dial(wanted), over, .. }) = self.conns.remove(&conn) else {
-            return;
-        };
-        self.dials.remove(&wanted);
-        // A peer may be configured for TCP only, or not listen under its Unix name yet.
-        if over == "unix"
-            && self.mode == LinkMode::Auto
-            && let Some(advertised) = self.advertised_of(&wanted)
-        {
-            return self.dial_over(now, wanted, Route::Tcp(advertised));
-        }
-        let reach = match fault {
-            DialFault::Refused => Reach::Refused,
-            DialFault::Silent => Reach::Silent,
-        };
-        self.give_up(now, &wanted, reach, reason);
-        self.follow(now);
-    }
-
     /// A connection ended: the peer closed it, or the kernel gave it up.
     pub fn closed(&mut self, now: Moment, conn: ConnId, reason: &str) {
         self.lose(now, conn, reason);
@@ -547,330 +451,6 @@ impl ControlNode {
         }
     }
 
-    // ---- dials
-
-    /// The machine wants a lane to `peer`.
-    fn connect(&mut self, now: Moment, peer: Generation, address: String) {
-        if self.lanes.contains_key(&peer) {
-            return self.machine.handle_reach(now, peer, Reach::Connected);
-        }
-        let route = self.route(peer, address);
-        self.dial(now, Wanted::Lane(peer), route);
-    }
-
-    /// A shard wants a data link to `peer`.
-    fn open_link(&mut self, now: Moment, from: ShardIndex, peer: Generation) {
-        let wanted = Wanted::Link { from, peer };
-        let Some(advertised) = self.advertised_of(&wanted) else {
-            let reason = format!("silo {peer} is not in view {}", self.view.number());
-            return self.link_failed(from, peer, reason);
-        };
-        if let Some(reason) = self.backoffs.is_early(now, &wanted) {
-            return self.link_failed(from, peer, reason);
-        }
-        let route = self.route(peer, advertised);
-        self.dial(now, wanted, route);
-    }
-
-    fn link_failed(&mut self, from: ShardIndex, peer: Generation, reason: String) {
-        let mail = ShardMail::LinkFailed { peer, reason };
-        self.outputs.push_back(ControlNodeOutput::Shard(from, mail));
-    }
-
-    /// The address of a dial's peer, if the view lists it as living.
-    fn advertised_of(&self, wanted: &Wanted) -> Option<String> {
-        let row = self.view.silo(wanted.peer()?)?;
-        (row.status != SiloStatus::Dead).then(|| row.advertised.clone())
-    }
-
-    fn route(&self, peer: Generation, advertised: String) -> Route {
-        let host = self.view.silo(peer).map(|row| row.host.as_str());
-        let is_near = host == Some(self.facts.host.as_str());
-        match self.mode {
-            LinkMode::Tcp => Route::Tcp(advertised),
-            LinkMode::Auto if !is_near => Route::Tcp(advertised),
-            LinkMode::Auto | LinkMode::Unix => {
-                Route::Unix(UnixName::of(&self.facts.cluster, peer, &advertised))
-            }
-        }
-    }
-
-    /// Dials unless such a dial is under way.
-    fn dial(&mut self, now: Moment, wanted: Wanted, route: Route) {
-        if !self.dials.contains_key(&wanted) {
-            self.dial_over(now, wanted, route);
-        }
-    }
-
-    fn dial_over(&mut self, now: Moment, wanted: Wanted, route: Route) {
-        let conn = self.insert(Conn {
-            state: State::Dialing,
-            cause: Cause::Dial(wanted.clone()),
-            over: route.name(),
-            until: now + DIAL_TIME_MAX,
-        });
-        self.dials.insert(wanted, conn);
-        self.outputs.push_back(ControlNodeOutput::Dial { conn, route });
-    }
-
-    /// A dial has come to nothing: whoever wanted it hears so.
-    fn give_up(&mut self, now: Moment, wanted: &Wanted, reach: Reach, reason: &str) {
-        self.backoffs.failed(now, wanted, reason);
-        if let Some(peer) = wanted.peer() {
-            self.event(Event::DialFailed { peer, reason: reason.to_owned() });
-        }
-        match wanted {
-            Wanted::Lane(peer) => {
-                self.drop_waiting(*peer, reason);
-                self.machine.handle_reach(now, *peer, reach);
-            }
-            Wanted::Link { from, peer } => self.link_failed(*from, *peer, reason.to_owned()),
-            Wanted::Inquiry(address) => {
-                self.machine.handle_inquiry(now, address, Inquiry::Silent);
-            }
-        }
-    }
-
-    // ---- handshakes
-
-    fn take_step(&mut self, now: Moment, conn: ConnId, step: Step) {
-        match step {
-            Step::Continue => {}
-            Step::Up(established) => self.take_up(now, conn, established),
-            Step::Refused(refusal) => self.take_refusal(now, conn, &refusal),
-        }
-    }
-
-    fn take_refusal(&mut self, now: Moment, conn: ConnId, refusal: &Refusal) {
-        let found = self.conns.get(&conn).expect("a step comes from a connection");
-        let peer = match &found.cause {
-            Cause::Accepted | Cause::Over => format!("dialer over {}", found.over),
-            Cause::Dial(wanted) => wanted.to_string(),
-        };
-        let wanted = self.end_handshake(conn);
-        self.event(Event::HandshakeRefused { peer, reason: refusal.to_string() });
-        self.close(conn);
-        if let Some(wanted) = wanted {
-            self.refusal = Some(refusal.clone());
-            self.give_up(now, &wanted, reach_of(refusal), &refusal.to_string());
-            self.judge_join(now, &wanted, refusal.kind);
-        }
-    }
-
-    /// A lane refused for what only an operator can change will be refused again: a join that needs
-    /// it ends now, not when its time is up.
-    fn judge_join(&mut self, now: Moment, wanted: &Wanted, kind: RefusalKind) {
-        if !self.joining || !matches!(wanted, Wanted::Lane(_)) || !is_hopeless(kind) {
-            return;
-        }
-        self.hopeless_count += 1;
-        if self.hopeless_count == HOPELESS_MAX {
-            self.machine.begin_drain(now);
-        }
-    }
-
-    /// A handshake is over, one way or the other: what it was dialled for, if it was.
-    fn end_handshake(&mut self, conn: ConnId) -> Option<Wanted> {
-        let found = self.conns.get_mut(&conn)?;
-        match core::mem::replace(&mut found.cause, Cause::Over) {
-            Cause::Over => None,
-            Cause::Accepted => {
-                self.accepting_count -= 1;
-                None
-            }
-            Cause::Dial(wanted) => {
-                self.dials.remove(&wanted);
-                Some(wanted)
-            }
-        }
-    }
-
-    fn take_up(&mut self, now: Moment, conn: ConnId, established: Established) {
-        let wanted = self.end_handshake(conn);
-        if let Some(wanted) = &wanted {
-            self.backoffs.succeeded(wanted);
-        }
-        match established.purpose {
-            Purpose::Inquiry => {
-                if let Some(Wanted::Inquiry(address)) = &wanted {
-                    let who = established.peer.clone();
-                    let answer = who.map_or(Inquiry::Silent, Inquiry::Answered);
-                    self.machine.handle_inquiry(now, address, answer);
-                }
-                self.set_closing(conn, established.unsent);
-            }
-            Purpose::Control => self.take_lane(now, conn, &established),
-            Purpose::Shard { from, to } => {
-                let found = self.conns.remove(&conn).expect("its handshake has just ended");
-                self.link_up(&established, found.over);
-                let shard = if established.role == Role::Dialer { from } else { to };
-                let established = Box::new(established);
-                self.outputs.push_back(ControlNodeOutput::HandOff { conn, shard, established });
-            }
-        }
-    }
-
-    fn link_up(&mut self, established: &Established, over: &'static str) {
-        if let Some(peer) = established.peer.clone() {
-            self.event(Event::LinkUp { peer, over });
-        }
-    }
-
-    // ---- lanes
-
-    /// A lane is up, unless another of the pair survives it.
-    fn take_lane(&mut self, now: Moment, conn: ConnId, established: &Established) {
-        let us = self.facts.incarnation.as_ref().map_or(Generation::NONE, |us| us.generation);
-        let peer = established.peer_generation();
-        let dialer = if established.role == Role::Dialer { us } else { peer };
-        if let Some(old) = self.lanes.get(&peer).copied() {
-            if old.dialer != dialer && old.dialer == us.min(peer) {
-                self.set_closing(conn, established.unsent.clone());
-                return self.machine.handle_reach(now, peer, Reach::Connected);
-            }
-            self.refuse_lane(old.conn, RefusalKind::Superseded, "another lane of the pair is up");
-        }
-        let found = self.conns.get_mut(&conn).expect("its handshake has just ended");
-        found.state = State::Lane { link: Box::new(Link::new(established)), peer };
-        found.until = Moment::NEVER;
-        let over = found.over;
-        self.lanes.insert(peer, Lane { conn, dialer });
-        self.dirty.push(conn);
-        self.link_up(established, over);
-        // Our own dial would not survive the lower generation's.
-        if peer < us
-            && let Some(own) = self.dials.remove(&Wanted::Lane(peer))
-        {
-            self.close(own);
-        }
-        self.machine.handle_reach(now, peer, Reach::Connected);
-        for (from, to, message) in self.waiting.remove(&peer).unwrap_or_default() {
-            self.push_directory(peer, from, to, &message);
-        }
-        let incoming = match &mut self.conns.get_mut(&conn).expect("just set").state {
-            State::Lane { link, .. } => conn::read_frames(link, &[]),
-            State::Dialing | State::Shaking(_) | State::Closing { .. } => Incoming::default(),
-        };
-        self.take_incoming(now, conn, peer, incoming);
-    }
-
-    fn take_incoming(&mut self, now: Moment, conn: ConnId, peer: Generation, incoming: Incoming) {
-        for message in incoming.control {
-            self.machine.handle_message(now, peer, message);
-        }
-        for (from, to, message) in incoming.directory {
-            let from = Endpoint { silo: peer, shard: from };
-            if to.0 < self.facts.shards {
-                let mail = ShardMail::Directory { from, message };
-                self.outputs.push_back(ControlNodeOutput::Shard(to, mail));
-            } else {
-                self.directory_dropped(peer, format!("this silo has no shard {to}"));
-            }
-        }
-        let Some(error) = incoming.error else {
-            return;
-        };
-        let reason = error.to_string();
-        self.event(Event::FrameRefused { peer, reason: reason.clone() });
-        if let Some(refusal) = error.refusal() {
-            self.push_refusal(conn, &refusal);
-        }
-        self.lose(now, conn, &reason);
-        self.close(conn);
-    }
-
-    fn send_control(&mut self, peer: Generation, message: &ControlMessage) {
-        let view = self.view.number();
-        let Some((conn, link)) = self.lane(peer) else {
-            // Said by the machine's contract: a timer makes up for it.
-            return;
-        };
-        link.push_view(view);
-        let pushed = conn::push_control(link, message);
-        self.dirty.push(conn);
-        if let Err(error) = pushed {
-            let reason = format!("{}: {error}", message.name());
-            self.event(Event::ControlMessageDropped { peer, reason });
-        }
-    }
-
-    /// Sends a directory message on the peer's lane; dials one if there is none.
-    fn send_directory(
-        &mut self,
-        now: Moment,
-        from: ShardIndex,
-        to: Endpoint,
-        message: DirectoryMessage,
-    ) {
-        let peer = to.silo;
-        if self.lanes.contains_key(&peer) {
-            return self.push_directory(peer, from, to, &message);
-        }
-        let wanted = Wanted::Lane(peer);
-        let Some(advertised) = self.advertised_of(&wanted) else {
-            return self.directory_dropped(peer, "it is not in our view".into());
-        };
-        if !self.dials.contains_key(&wanted) {
-            if let Some(reason) = self.backoffs.is_early(now, &wanted) {
-                return self.directory_dropped(peer, reason);
-            }
-            let route = self.route(peer, advertised);
-            self.dial(now, wanted, route);
-        }
-        let waiting = self.waiting.entry(peer).or_default();
-        waiting.push_back((from, to, message));
-        if waiting.len() > DIRECTORY_WAITING_MAX {
-            waiting.pop_front();
-            self.directory_dropped(peer, format!("{DIRECTORY_WAITING_MAX} wait for its lane"));
-        }
-    }
-
-    fn push_directory(
-        &mut self,
-        peer: Generation,
-        from: ShardIndex,
-        to: Endpoint,
-        message: &DirectoryMessage,
-    ) {
-        let view = self.view.number();
-        let (conn, link) = self.lane(peer).expect("the caller has seen it");
-        link.push_view(view);
-        let pushed = conn::push_directory(link, from, to.shard, message);
-        self.dirty.push(conn);
-        if let Err(error) = pushed {
-            self.directory_dropped(peer, error.to_string());
-        }
-    }
-
-    fn drop_waiting(&mut self, peer: Generation, reason: &str) {
-        for _ in self.waiting.remove(&peer).unwrap_or_default() {
-            self.directory_dropped(peer, reason.to_owned());
-        }
-    }
-
-    fn directory_dropped(&mut self, peer: Generation, reason: String) {
-        self.event(Event::DirectoryMessageDropped { peer, reason });
-    }
-
-    fn lane(&mut self, peer: Generation) -> Option<(ConnId, &mut Link)> {
-        let conn = self.lanes.get(&peer)?.conn;
-        match &mut self.conns.get_mut(&conn)?.state {
-            State::Lane { link, .. } => Some((conn, link)),
-            State::Dialing | State::Shaking(_) | State::Closing { .. } => None,
-        }
-    }
-
-    fn push_refusal(&mut self, conn: ConnId, refusal: &Refusal) {
-        if let Some(Conn { state: State::Lane { link, .. }, .. }) = self.conns.get_mut(&conn) {
-            link.push_refusal(refusal);
-        }
-    }
-
-    fn refuse_lane(&mut self, conn: ConnId, kind: RefusalKind, detail: &str) {
-        self.push_refusal(conn, &Refusal::ours(kind, detail));
-        self.close(conn);
-    }
-
     // ---- ends
 
     /// A dial or handshake took too long.
@@ -951,43 +531,6 @@ impl ControlNode {
     /// The address that this silo advertises.
     pub fn advertised(&self) -> &str {
         &self.advertised
-    }
-}
-
-/// More than one, as the peer may be on its way down.
-const HOPELESS_MAX: u32 = 3;
-
-/// Whether a refusal stands until somebody changes a configuration or a program.
-const fn is_hopeless(kind: RefusalKind) -> bool {
-    matches!(
-        kind,
-        RefusalKind::ForeignCluster
-            | RefusalKind::BadCredential
-            | RefusalKind::VersionUnsupported
-            | RefusalKind::LayoutChanged
-    )
-}
-
-/// What a refused dial says of the peer's life. What the peer says of itself is a hint at most.
-fn reach_of(refusal: &Refusal) -> Reach {
-    match (refusal.kind, refusal.by) {
-        (RefusalKind::IncarnationDead, RefusedBy::Peer) => Reach::Disowned,
-        (RefusalKind::UnexpectedIncarnation | RefusalKind::NotJoined, _) => Reach::Refused,
-        (
-            RefusalKind::IncarnationDead
-            | RefusalKind::ForeignCluster
-            | RefusalKind::IdentityMismatch
-            | RefusalKind::VersionUnsupported
-            | RefusalKind::BadCredential
-            | RefusalKind::LayoutChanged
-            | RefusalKind::TooLarge
-            | RefusalKind::ProtocolViolation
-            | RefusalKind::Superseded
-            | RefusalKind::Leaving
-            | RefusalKind::Busy
-            | RefusalKind::Unknown(_),
-            RefusedBy::Us | RefusedBy::Peer,
-        ) => Reach::Silent,
     }
 }
 

@@ -3,12 +3,13 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use siloring_core::limits::HANDSHAKES_PENDING_MAX;
+use siloring_core::limits::{HANDSHAKE_TIME_MAX, HANDSHAKES_PENDING_MAX};
 use siloring_core::ports::store::Store as _;
 use siloring_core::{ClusterId, SiloName, ViewNumber};
 use siloring_runtime::control::ControlConfig;
 use siloring_runtime::directory::Word;
 use siloring_storage::MemoryStore;
+use siloring_transport::{Link, Role};
 
 use super::*;
 

@@ -1,0 +1,211 @@
+//! Handshakes: of those who knock and of our own dials, to their end.
+
+use std::sync::Arc;
+
+use siloring_core::Moment;
+use siloring_core::event::Event;
+use siloring_core::limits::{HANDSHAKE_TIME_MAX, HANDSHAKES_PENDING_MAX};
+use siloring_runtime::control::{Inquiry, Reach};
+use siloring_runtime::mail::ConnId;
+use siloring_transport::{
+    Established, Handshake, Purpose, Refusal, RefusalKind, RefusedBy, Role, Step,
+};
+
+use super::conn::{Cause, Conn, State, Wanted};
+use super::{ControlNode, ControlNodeOutput};
+
+impl ControlNode {
+    /// Somebody connected, over `tcp` or `unix`. `None`: too many handshakes are under way, close
+    /// it.
+    pub fn accepted(&mut self, now: Moment, over: &'static str) -> Option<ConnId> {
+        if self.accepting_count >= HANDSHAKES_PENDING_MAX {
+            let reason = format!("{HANDSHAKES_PENDING_MAX} handshakes are under way");
+            self.event(Event::HandshakeRefused { peer: "unknown".into(), reason });
+            return None;
+        }
+        self.accepting_count += 1;
+        let shaking = Handshake::accept(Arc::clone(&self.facts), (self.nonces)());
+        Some(self.insert(Conn {
+            state: State::Shaking(Box::new(shaking)),
+            cause: Cause::Accepted,
+            over,
+            until: now + HANDSHAKE_TIME_MAX,
+        }))
+    }
+
+    /// A dial is connected: the handshake begins.
+    pub fn connected(&mut self, now: Moment, conn: ConnId) {
+        let Some(found) = self.conns.get_mut(&conn) else {
+            return;
+        };
+        let Cause::Dial(wanted) = &found.cause else {
+            return;
+        };
+        let (purpose, expect) = wanted.purpose(&self.view);
+        let shaking = Handshake::dial(Arc::clone(&self.facts), purpose, expect, (self.nonces)());
+        found.state = State::Shaking(Box::new(shaking));
+        found.until = now + HANDSHAKE_TIME_MAX;
+        self.dirty.push(conn);
+        #[cfg(feature = "planted")]
+        self.take_connect_for_up(conn);
+    }
+
+    /// Plants the defect that a data link counts as up once it is connected.
+    #[cfg(feature = "planted")]
+    pub const fn plant_up_at_connect(&mut self) {
+        self.up_at_connect = true;
+    }
+
+    /// Hands a data link over although nobody has answered its Hello.
+    #[cfg(feature = "planted")]
+    fn take_connect_for_up(&mut self, conn: ConnId) {
+        let Some(Conn { cause: Cause::Dial(wanted), .. }) = self.conns.get(&conn) else {
+            return;
+        };
+        let (true, &Wanted::Link { from, peer }) = (self.up_at_connect, wanted) else {
+            return;
+        };
+        let Some(row) = self.view.silo(peer) else {
+            return;
+        };
+        let established = Box::new(Established {
+            peer: Some(row.incarnation.clone()),
+            peer_shards: row.shards,
+            peer_host: row.host.clone(),
+            peer_types: Vec::new(),
+            peer_deadline_default: self.facts.deadline_default,
+            peer_frame_bytes_max: self.facts.frame_bytes_max,
+            frame_bytes_max: self.facts.frame_bytes_max,
+            version: siloring_core::wire::VERSION,
+            features: 0,
+            purpose: wanted.purpose(&self.view).0,
+            role: Role::Dialer,
+            unsent: self.unsent(conn).to_vec(),
+            leftover: Vec::new(),
+        });
+        self.end_handshake(conn);
+        self.conns.remove(&conn);
+        let output = ControlNodeOutput::HandOff { conn, shard: from, established };
+        self.outputs.push_back(output);
+    }
+
+    pub(super) fn take_step(&mut self, now: Moment, conn: ConnId, step: Step) {
+        match step {
+            Step::Continue => {}
+            Step::Up(established) => self.take_up(now, conn, established),
+            Step::Refused(refusal) => self.take_refusal(now, conn, &refusal),
+        }
+    }
+
+    pub(super) fn take_refusal(&mut self, now: Moment, conn: ConnId, refusal: &Refusal) {
+        let found = self.conns.get(&conn).expect("a step comes from a connection");
+        let peer = match &found.cause {
+            Cause::Accepted | Cause::Over => format!("dialer over {}", found.over),
+            Cause::Dial(wanted) => wanted.to_string(),
+        };
+        let wanted = self.end_handshake(conn);
+        self.event(Event::HandshakeRefused { peer, reason: refusal.to_string() });
+        self.close(conn);
+        if let Some(wanted) = wanted {
+            self.refusal = Some(refusal.clone());
+            self.give_up(now, &wanted, reach_of(refusal), &refusal.to_string());
+            self.judge_join(now, &wanted, refusal.kind);
+        }
+    }
+
+    /// A lane refused for what only an operator can change will be refused again: a join that needs
+    /// it ends now, not when its time is up.
+    pub(super) fn judge_join(&mut self, now: Moment, wanted: &Wanted, kind: RefusalKind) {
+        if !self.joining || !matches!(wanted, Wanted::Lane(_)) || !is_hopeless(kind) {
+            return;
+        }
+        self.hopeless_count += 1;
+        if self.hopeless_count == HOPELESS_MAX {
+            self.machine.begin_drain(now);
+        }
+    }
+
+    /// A handshake is over, one way or the other: what it was dialled for, if it was.
+    pub(super) fn end_handshake(&mut self, conn: ConnId) -> Option<Wanted> {
+        let found = self.conns.get_mut(&conn)?;
+        match core::mem::replace(&mut found.cause, Cause::Over) {
+            Cause::Over => None,
+            Cause::Accepted => {
+                self.accepting_count -= 1;
+                None
+            }
+            Cause::Dial(wanted) => {
+                self.dials.remove(&wanted);
+                Some(wanted)
+            }
+        }
+    }
+
+    pub(super) fn take_up(&mut self, now: Moment, conn: ConnId, established: Established) {
+        let wanted = self.end_handshake(conn);
+        if let Some(wanted) = &wanted {
+            self.backoffs.succeeded(wanted);
+        }
+        match established.purpose {
+            Purpose::Inquiry => {
+                if let Some(Wanted::Inquiry(address)) = &wanted {
+                    let who = established.peer.clone();
+                    let answer = who.map_or(Inquiry::Silent, Inquiry::Answered);
+                    self.machine.handle_inquiry(now, address, answer);
+                }
+                self.set_closing(conn, established.unsent);
+            }
+            Purpose::Control => self.take_lane(now, conn, &established),
+            Purpose::Shard { from, to } => {
+                let found = self.conns.remove(&conn).expect("its handshake has just ended");
+                self.link_up(&established, found.over);
+                let shard = if established.role == Role::Dialer { from } else { to };
+                let established = Box::new(established);
+                self.outputs.push_back(ControlNodeOutput::HandOff { conn, shard, established });
+            }
+        }
+    }
+
+    pub(super) fn link_up(&mut self, established: &Established, over: &'static str) {
+        if let Some(peer) = established.peer.clone() {
+            self.event(Event::LinkUp { peer, over });
+        }
+    }
+}
+
+/// More than one, as the peer may be on its way down.
+const HOPELESS_MAX: u32 = 3;
+
+/// Whether a refusal stands until somebody changes a configuration or a program.
+const fn is_hopeless(kind: RefusalKind) -> bool {
+    matches!(
+        kind,
+        RefusalKind::ForeignCluster
+            | RefusalKind::BadCredential
+            | RefusalKind::VersionUnsupported
+            | RefusalKind::LayoutChanged
+    )
+}
+
+/// What a refused dial says of the peer's life. What the peer says of itself is a hint at most.
+fn reach_of(refusal: &Refusal) -> Reach {
+    match (refusal.kind, refusal.by) {
+        (RefusalKind::IncarnationDead, RefusedBy::Peer) => Reach::Disowned,
+        (RefusalKind::UnexpectedIncarnation | RefusalKind::NotJoined, _) => Reach::Refused,
+        (
+            RefusalKind::IncarnationDead
+            | RefusalKind::ForeignCluster
+            | RefusalKind::IdentityMismatch
+            | RefusalKind::VersionUnsupported
+            | RefusalKind::BadCredential
+            | RefusalKind::LayoutChanged
+            | RefusalKind::TooLarge
+            | RefusalKind::ProtocolViolation
+            | RefusalKind::Superseded
+            | RefusalKind::Leaving
+            | RefusalKind::Busy
+            | RefusalKind::Unknown(_),
+            RefusedBy::Us | RefusedBy::Peer,
+        ) => Reach::Silent,
+    }
+}
