@@ -17,6 +17,7 @@ pub mod schema;
 pub mod sync;
 pub mod time;
 pub mod view;
+pub mod window;
 pub mod wire;
 
 pub use address::{Address, AddressError, AddressHash, Kind};

@@ -117,8 +117,14 @@ pub const HEADERS_MAX: usize = 64;
 pub const EXTENSION_BYTES_MAX: usize = 16 * 1024;
 /// Outbound of a hub waits this long for its own claim, then it is sent, with an event.
 pub const HUB_OUTBOUND_GATE_MAX: Duration = Duration::from_secs(2);
-/// Repeated terminal failures to one target are logged once in this window.
-pub const FAILURE_LOG_WINDOW: Duration = Duration::from_mins(1);
+
+// ---- logs
+
+/// What repeats (terminal failures to one target, handshakes with one peer that fail for one
+/// reason) is logged once in this window.
+pub const LOG_WINDOW: Duration = Duration::from_mins(1);
+/// Targets, or peers and reasons, that one log remembers for it.
+pub const LOG_WINDOW_KEYS_MAX: usize = 1024;
 
 // ---- turns
 

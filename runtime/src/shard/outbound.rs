@@ -9,11 +9,12 @@ use siloring_core::address::{Address, AddressHash};
 use siloring_core::event::Event;
 use siloring_core::ids::{CorrelationId, Endpoint, Generation, ShardIndex};
 use siloring_core::limits::{
-    DEADLINE_MAX, FAILURE_LOG_WINDOW, FORWARDS_MAX, OPEN_CALLS_PER_ACTIVATION_MAX,
-    RETRY_BACKOFF_FACTOR, RETRY_BACKOFF_MAX, RETRY_BACKOFF_MIN, ROUTER_ATTEMPTS_MAX,
+    DEADLINE_MAX, FORWARDS_MAX, OPEN_CALLS_PER_ACTIVATION_MAX, RETRY_BACKOFF_FACTOR,
+    RETRY_BACKOFF_MAX, RETRY_BACKOFF_MIN, ROUTER_ATTEMPTS_MAX,
 };
 use siloring_core::outcome::{DeliveryFailure, FailedKind, IndeterminateKind, RejectedKind};
 use siloring_core::time::Moment;
+use siloring_core::window::LogWindow;
 use siloring_core::wire::{FLAG_ONE_WAY, FrameKind, Header};
 
 use super::{ActivationKey, Shard, ShardOutput, Timer};
@@ -579,7 +580,7 @@ impl<L: Links> Shard<L> {
     }
 
     fn log_failure(&mut self, target: &Address, failure: &DeliveryFailure) {
-        if let Some(suppressed_count) = self.failure_log.admit(self.now, target) {
+        if let Some(suppressed_count) = self.failure_log.admit(self.now, &target.hash()) {
             let (target, failure) = (target.clone(), failure.clone());
             self.emit(Event::DeliveryFailed { target, failure, suppressed_count });
         }
@@ -684,34 +685,5 @@ fn unsent_at_deadline(stage: Stage) -> DeliveryFailure {
     DeliveryFailure::rejected(kind, detail)
 }
 
-/// When a target's failures were last logged: one line a target and window.
-///
-/// The log is windowed, the answer never. Bound: [`FAILURE_LOG_TARGETS_MAX`] targets; beyond it the
-/// one logged longest ago is forgotten.
-#[derive(Debug, Default)]
-pub(super) struct FailureLog {
-    targets: BTreeMap<AddressHash, (Moment, u64)>,
-}
-
-const FAILURE_LOG_TARGETS_MAX: usize = 1024;
-
-impl FailureLog {
-    /// Counts a failure; `Some(suppressed)` if a line is due.
-    fn admit(&mut self, now: Moment, target: &Address) -> Option<u64> {
-        if let Some((logged, suppressed)) = self.targets.get_mut(&target.hash()) {
-            if now.since(*logged) < FAILURE_LOG_WINDOW {
-                *suppressed += 1;
-                return None;
-            }
-            *logged = now;
-            return Some(core::mem::take(suppressed));
-        }
-        if self.targets.len() >= FAILURE_LOG_TARGETS_MAX {
-            let oldest = self.targets.iter().min_by_key(|(_, (logged, _))| *logged);
-            let oldest = oldest.map(|(hash, _)| *hash);
-            oldest.map(|hash| self.targets.remove(&hash));
-        }
-        self.targets.insert(target.hash(), (now, 0));
-        Some(0)
-    }
-}
+/// When a target's failures were last logged.
+pub(super) type FailureLog = LogWindow<AddressHash>;
