@@ -102,7 +102,11 @@ events! {
     /// A link is gone.
     Info LinkDown { /** The peer. */ peer: Generation, /** Why. */ reason: String, }
     /// A handshake was refused, by us or by the peer.
-    Warn HandshakeRefused { /** Who, as far as known. */ peer: String, /** Why. */ reason: String, }
+    Debug HandshakeRefused { /** Who, as far as known. */ peer: String, /** Why. */ reason: String, }
+    /// A connection was closed before its handshake was done: it took too long, or made room.
+    Debug HandshakeUnfinished { /** Who, as far as known. */ peer: String, /** Why. */ reason: &'static str, }
+    /// Handshakes come to nothing; further ones with that peer, for that reason, are counted only.
+    Warn HandshakesFailed { /** Who, as far as known. */ peer: String, /** Why. */ reason: String, /** Like ones not logged since the last line. */ suppressed_count: u64, }
     /// A peer sent bytes that are no frame: its link is closed.
     Warn FrameRefused { /** The peer. */ peer: Generation, /** Why. */ reason: String, }
     /// A control message was not sent: a timer of the control machine makes up for it.

@@ -39,10 +39,13 @@ pub const READ_CHUNK_BYTES: usize = 256 * 1024;
 pub const LINK_DICTIONARY_MAX: usize = 64 * 1024;
 /// A handshake not done by then is closed.
 pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(3);
-/// Handshakes under way at one silo: bounds what a connect flood costs.
+/// Handshakes under way that others dialled, at one silo: bounds what a connect flood costs. A
+/// newcomer beyond it takes the place of another one.
 pub const HANDSHAKES_PENDING_MAX: usize = 64;
-/// Connections accepted in one look at a listener.
-pub const ACCEPTS_PER_LOOK_MAX: usize = 64;
+/// Of which from one address: a host with several silos fits, and leaves as much to all others.
+pub const HANDSHAKES_PER_SOURCE_MAX: usize = HANDSHAKES_PENDING_MAX / 2;
+/// Connections accepted in one look at a listener: whoever spoke is read before the next look.
+pub const ACCEPTS_PER_LOOK_MAX: usize = 16;
 /// No accepting for this long after descriptors ran out.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A dial not connected by then has failed: a one-way drop would hang it for minutes.
@@ -346,6 +349,10 @@ const _: () = {
         LINK_KEEP_ALIVE_AFTER.as_millis() + LINK_KEEP_ALIVE_PERIOD.as_millis()
             < LINK_SILENCE_MAX.as_millis(),
         "a silent link is probed before it is broken"
+    );
+    assert!(
+        ACCEPTS_PER_LOOK_MAX < HANDSHAKES_PER_SOURCE_MAX,
+        "whoever speaks is read before those accepted with it can take its place"
     );
     // The earliest possible Dead comes after the lease of the accused has ended.
     assert!(

@@ -8,6 +8,7 @@
 //!
 //! Deliberately absent: decisions. Frames of data links (the shards').
 
+use core::cmp::Reverse;
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -306,7 +307,9 @@ impl ControlThread {
         }
     }
 
+    /// Connections first, then those who wait to be accepted: they may take the places of others.
     fn take_ready(&mut self, now: Moment) {
+        self.ready.sort_unstable_by_key(|ready| Reverse(ready.token));
         while let Some(ready) = self.ready.pop() {
             if ready.token == SIGNAL_TOKEN {
                 continue;
@@ -314,21 +317,25 @@ impl ControlThread {
             let listener = usize::try_from(LISTENER_TOKEN - ready.token).unwrap_or(usize::MAX);
             if listener < self.listeners.len() {
                 self.accept(now, listener);
-                continue;
+            } else {
+                self.take_ready_conn(now, ready);
             }
-            let id = ConnId(ready.token);
-            let Some(conn) = self.conns.get_mut(&id) else {
-                continue;
-            };
-            match conn.phase {
-                Phase::Dialing(_) => self.take_dialed(now, id),
-                Phase::Open | Phase::Closing(_) => {
-                    if ready.writable {
-                        self.write(now, id);
-                    }
-                    if ready.readable {
-                        self.read(now, id);
-                    }
+        }
+    }
+
+    fn take_ready_conn(&mut self, now: Moment, ready: Ready) {
+        let id = ConnId(ready.token);
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        match conn.phase {
+            Phase::Dialing(_) => self.take_dialed(now, id),
+            Phase::Open | Phase::Closing(_) => {
+                if ready.writable {
+                    self.write(now, id);
+                }
+                if ready.readable {
+                    self.read(now, id);
                 }
             }
         }
@@ -386,7 +393,7 @@ impl ControlThread {
         for _ in 0..ACCEPTS_PER_LOOK_MAX {
             let accepted = self.listeners[listener].accept().expect("the listener is sound");
             match accepted {
-                Accept::Connection { socket, .. } => self.greet(now, socket),
+                Accept::Connection { socket, from } => self.greet(now, socket, from),
                 Accept::Nothing => return,
                 Accept::TurnedAway(why) => self.turned_away(now, why),
             }
@@ -396,27 +403,26 @@ impl ControlThread {
         }
     }
 
-    fn greet(&mut self, now: Moment, socket: Socket) {
-        // Without room for another handshake the socket is closed here.
-        let Some(id) = self.node.accepted(now, socket.over().name()) else {
-            return;
-        };
+    /// Whoever has spoken already is heard before the next one is accepted.
+    fn greet(&mut self, now: Moment, socket: Socket, from: Option<SocketAddr>) {
+        let source = from.map(|from| from.ip());
+        let id = self.node.accepted(now, socket.over().name(), source);
         self.open(now, id, socket, Interest::Read, Phase::Open);
+        self.read(now, id);
+        self.take_outputs(now);
     }
 
     fn turned_away(&mut self, now: Moment, why: TurnedAway) {
         let (peer, reason) = match why {
             TurnedAway::Gone => return,
-            TurnedAway::ForeignUser { uid } => {
-                (format!("user {uid}"), "a process of another user".to_owned())
-            }
+            TurnedAway::ForeignUser { uid } => (format!("user {uid}"), "a process of another user"),
             TurnedAway::OutOfDescriptors => {
                 self.accept_at = Some(now + ACCEPT_PAUSE);
                 self.watch_listeners(Interest::Nothing);
-                ("unknown".to_owned(), "no descriptor is left: raise the limit".to_owned())
+                ("unknown".to_owned(), "no descriptor is left: raise the limit")
             }
         };
-        self.shared.record(&Event::HandshakeRefused { peer, reason });
+        self.node.turned_away(now, peer, reason);
     }
 
     fn watch_listeners(&self, interest: Interest) {

@@ -17,8 +17,9 @@
 //! **Bounds.** Handshakes accepted: `HANDSHAKES_PENDING_MAX`. Dials: one for each (shard, peer),
 //! lane and inquiry. Directory messages that wait for a lane: `DIRECTORY_WAITING_MAX` a peer.
 //!
-//! The files: `handshakes.rs` shakes hands with those who dialled us and with those whom we dial
-//! (`dials.rs`), `lanes.rs` speaks on the lanes that come of it, `leave.rs` drains.
+//! The files: `knocks.rs` keeps those who dialled us, `handshakes.rs` shakes hands with them and
+//! with those whom we dial (`dials.rs`), `lanes.rs` speaks on the lanes that come of it, `leave.rs`
+//! drains.
 //!
 //! Deliberately absent: sockets, threads, clocks; the choice of whom to probe, vote against or dial
 //! (the machine's); requests and replies (the shards').
@@ -27,6 +28,7 @@ mod backoff;
 mod conn;
 mod dials;
 mod handshakes;
+mod knocks;
 mod lanes;
 mod leave;
 
@@ -35,6 +37,7 @@ use std::sync::Arc;
 
 use siloring_core::event::Event;
 use siloring_core::ports::store::{StoreRequest, StoreResult};
+use siloring_core::window::LogWindow;
 use siloring_core::{Endpoint, Generation, Incarnation, Moment, ShardIndex, View};
 use siloring_runtime::control::{Control, ControlOutput, JoinError, Reach, StoreTicket};
 use siloring_runtime::directory::DirectoryMessage;
@@ -44,6 +47,7 @@ use siloring_transport::{Established, LocalFacts, Refusal, RefusalKind};
 
 use self::backoff::Backoffs;
 use self::conn::{Conn, Lane, State, Wanted};
+use self::knocks::Knocks;
 use self::leave::{Leave, LeaveStep};
 
 /// Which sockets connect silos.
@@ -160,7 +164,9 @@ pub struct ControlNode {
     /// Dials and their handshakes under way.
     dials: BTreeMap<Wanted, ConnId>,
     /// Handshakes under way that others dialled.
-    accepting_count: usize,
+    knocks: Knocks,
+    /// Which failures of which peers were logged lately.
+    failed_log: LogWindow<(String, &'static str)>,
     /// Lanes that are up.
     lanes: BTreeMap<Generation, Lane>,
     /// Directory messages for peers whose lane is being dialled.
@@ -213,7 +219,8 @@ impl ControlNode {
             conns: BTreeMap::new(),
             conn_counter: 0,
             dials: BTreeMap::new(),
-            accepting_count: 0,
+            knocks: Knocks::default(),
+            failed_log: LogWindow::default(),
             lanes: BTreeMap::new(),
             waiting: BTreeMap::new(),
             backoffs: Backoffs::default(),
@@ -276,6 +283,7 @@ impl ControlNode {
             State::Dialing | State::Closing { .. } => {}
             State::Shaking(shaking) => {
                 let step = shaking.handle_bytes(bytes, &self.view);
+                self.knocks.spoke(conn);
                 self.dirty.push(conn);
                 self.take_step(now, conn, step);
             }
@@ -462,6 +470,7 @@ impl ControlNode {
             Some(State::Closing { .. } | State::Lane { .. }) => "not closed in time",
             None => return,
         };
+        self.tell_unfinished(now, conn, reason);
         self.lose(now, conn, reason);
         self.outputs.push_back(ControlNodeOutput::Close(conn));
     }

@@ -1,8 +1,14 @@
 //! Peers that say nothing, say nonsense, or die in the middle of a word.
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use siloring_testkit::process::Stream;
 
 use crate::silo::Cluster;
 
@@ -10,6 +16,13 @@ use crate::silo::Cluster;
 const SILENT_COUNT: usize = 10_000;
 /// What they may cost the silo in memory.
 const GROWTH_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Silent connections that are open at a time during a flood: more than a silo lets wait.
+const FLOOD_WIDTH: usize = 256;
+/// Between two of them.
+const FLOOD_PERIOD: Duration = Duration::from_micros(100);
+/// A silo joins within this although others flood the one that it joins: less than a silent
+/// connection is waited for.
+const JOIN_UNDER_FLOOD_TIME_MAX: Duration = Duration::from_millis(2500);
 
 #[test]
 fn connections_that_send_nothing_disturb_nobody() {
@@ -30,6 +43,58 @@ fn connections_that_send_nothing_disturb_nobody() {
     let late = cluster.start("late");
     assert_eq!(bob.outcome("call counter 10000").value, Some(3), "and newcomers get in");
     drop(late);
+}
+
+/// Connections that send nothing, one after the other, until it is ended; tells how many.
+struct Flood {
+    goes_on: Arc<AtomicBool>,
+    thread: JoinHandle<usize>,
+}
+
+impl Flood {
+    fn start(address: &str) -> Self {
+        let goes_on = Arc::new(AtomicBool::new(true));
+        let (address, going_on) = (address.to_owned(), Arc::clone(&goes_on));
+        let thread = std::thread::spawn(move || {
+            let (mut open, mut count) = (VecDeque::new(), 0);
+            while going_on.load(Ordering::Relaxed) {
+                open.push_back(TcpStream::connect(&address).expect("the silo goes on accepting"));
+                count += 1;
+                if open.len() > FLOOD_WIDTH {
+                    open.pop_front();
+                }
+                std::thread::sleep(FLOOD_PERIOD);
+            }
+            count
+        });
+        Self { goes_on, thread }
+    }
+
+    fn end(self) -> usize {
+        self.goes_on.store(false, Ordering::Relaxed);
+        self.thread.join().expect("the flood does not panic")
+    }
+}
+
+#[test]
+fn a_silo_joins_at_once_while_a_flood_of_silent_connections_goes_on() {
+    let cluster = Cluster::new("flooded");
+    let mut ann = cluster.start_with("ann", &["--link", "tcp"]);
+    let flood = Flood::start(&ann.address);
+    // Long enough that whatever has room for them is full.
+    std::thread::sleep(Duration::from_millis(500));
+    for (name, link) in [("over-tcp", "tcp"), ("by-itself", "auto")] {
+        let began = Instant::now();
+        let mut late = cluster.start_with(name, &["--link", link]);
+        let took = began.elapsed();
+        assert!(took < JOIN_UNDER_FLOOD_TIME_MAX, "{name} joined after {took:?}");
+        assert_eq!(ann.outcome("call counter 10000").how, "handled");
+        assert_eq!(late.outcome("call counter 10000").how, "handled");
+    }
+    let count = flood.end();
+    assert!(count > 1_000, "{count} connections are no flood");
+    let lines = ann.process.line_count(Stream::Error, "Handshake");
+    assert!(lines <= 3, "{lines} lines for {count} connections:\n{}", ann.process.log_text());
 }
 
 #[test]

@@ -51,9 +51,14 @@ impl Cluster {
         Silo::start(&self.program(name))
     }
 
+    /// Starts a silo with further arguments.
+    pub(crate) fn start_with(&self, name: &str, arguments: &[&str]) -> Silo {
+        Silo::start(&self.program(name).arguments(arguments))
+    }
+
     /// Starts a silo on a port that is known already.
     pub(crate) fn start_at(&self, name: &str, bind: &str) -> Silo {
-        Silo::start(&self.program(name).arguments(["--bind", bind]))
+        self.start_with(name, &["--bind", bind])
     }
 
     /// Starts a silo on a host of a bridge. Beyond loopback a secret is required.

@@ -1,6 +1,7 @@
 //! One connection of the control node, and the frames of its lanes.
 
 use core::fmt;
+use std::net::IpAddr;
 
 use siloring_core::ids::MethodId;
 use siloring_core::rkyv::rancor;
@@ -61,8 +62,8 @@ impl fmt::Display for Wanted {
 /// Why a connection's handshake is under way.
 #[derive(Debug)]
 pub(super) enum Cause {
-    /// Somebody dialled us.
-    Accepted,
+    /// Somebody dialled us, over TCP from there.
+    Accepted(Option<IpAddr>),
     /// We dialled.
     Dial(Wanted),
     /// It is under way no more.
@@ -92,6 +93,15 @@ pub(super) struct Conn {
 }
 
 impl Conn {
+    /// Who is at the other end, as far as known.
+    pub(super) fn peer(&self) -> String {
+        match &self.cause {
+            Cause::Accepted(Some(source)) => format!("dialer at {source}"),
+            Cause::Accepted(None) | Cause::Over => format!("dialer over {}", self.over),
+            Cause::Dial(wanted) => wanted.to_string(),
+        }
+    }
+
     pub(super) fn unsent(&self) -> &[u8] {
         match &self.state {
             State::Dialing => &[],

@@ -1,10 +1,11 @@
 //! Handshakes: of those who knock and of our own dials, to their end.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use siloring_core::Moment;
 use siloring_core::event::Event;
-use siloring_core::limits::{HANDSHAKE_TIME_MAX, HANDSHAKES_PENDING_MAX};
+use siloring_core::limits::HANDSHAKE_TIME_MAX;
 use siloring_runtime::control::{Inquiry, Reach};
 use siloring_runtime::mail::ConnId;
 use siloring_transport::{
@@ -15,22 +16,54 @@ use super::conn::{Cause, Conn, State, Wanted};
 use super::{ControlNode, ControlNodeOutput};
 
 impl ControlNode {
-    /// Somebody connected, over `tcp` or `unix`. `None`: too many handshakes are under way, close
-    /// it.
-    pub fn accepted(&mut self, now: Moment, over: &'static str) -> Option<ConnId> {
-        if self.accepting_count >= HANDSHAKES_PENDING_MAX {
-            let reason = format!("{HANDSHAKES_PENDING_MAX} handshakes are under way");
-            self.event(Event::HandshakeRefused { peer: "unknown".into(), reason });
-            return None;
-        }
-        self.accepting_count += 1;
+    /// Somebody connected over `tcp` from an address, or over `unix`. Another connection may have
+    /// to make room for it.
+    pub fn accepted(&mut self, now: Moment, over: &'static str, source: Option<IpAddr>) -> ConnId {
         let shaking = Handshake::accept(Arc::clone(&self.facts), (self.nonces)());
-        Some(self.insert(Conn {
+        let conn = self.insert(Conn {
             state: State::Shaking(Box::new(shaking)),
-            cause: Cause::Accepted,
+            cause: Cause::Accepted(source),
             over,
             until: now + HANDSHAKE_TIME_MAX,
-        }))
+        });
+        if let Some(evicted) = self.knocks.enter(conn, source) {
+            self.evict(now, evicted);
+        }
+        conn
+    }
+
+    /// Closes a connection whose handshake is not done, for a newcomer; it is told why.
+    fn evict(&mut self, now: Moment, conn: ConnId) {
+        self.tell_unfinished(now, conn, "others came, and too many are under way");
+        let refusal = Refusal::ours(RefusalKind::Busy, "too many handshakes are under way");
+        self.set_closing(conn, refusal.to_frame());
+    }
+
+    /// Somebody was turned away before it was a connection of the node's.
+    pub fn turned_away(&mut self, now: Moment, peer: String, reason: &'static str) {
+        self.event(Event::HandshakeRefused { peer: peer.clone(), reason: reason.to_owned() });
+        self.log_failed(now, peer, reason, reason.to_owned());
+    }
+
+    /// Counts a connection that is closed before its handshake is done, if others dialled it.
+    pub(super) fn tell_unfinished(&mut self, now: Moment, conn: ConnId, reason: &'static str) {
+        let Some(found) = self.conns.get(&conn) else {
+            return;
+        };
+        if matches!(found.cause, Cause::Accepted(_)) {
+            let peer = found.peer();
+            self.event(Event::HandshakeUnfinished { peer: peer.clone(), reason });
+            self.log_failed(now, peer, reason, reason.to_owned());
+        }
+    }
+
+    /// Logs a handshake that came to nothing, unless a like one was logged lately.
+    fn log_failed(&mut self, now: Moment, peer: String, kind: &'static str, reason: String) {
+        let key = (peer, kind);
+        if let Some(suppressed_count) = self.failed_log.admit(now, &key) {
+            let peer = key.0;
+            self.event(Event::HandshakesFailed { peer, reason, suppressed_count });
+        }
     }
 
     /// A dial is connected: the handshake begins.
@@ -98,13 +131,11 @@ impl ControlNode {
     }
 
     pub(super) fn take_refusal(&mut self, now: Moment, conn: ConnId, refusal: &Refusal) {
-        let found = self.conns.get(&conn).expect("a step comes from a connection");
-        let peer = match &found.cause {
-            Cause::Accepted | Cause::Over => format!("dialer over {}", found.over),
-            Cause::Dial(wanted) => wanted.to_string(),
-        };
+        let peer = self.conns.get(&conn).expect("a step comes from a connection").peer();
         let wanted = self.end_handshake(conn);
-        self.event(Event::HandshakeRefused { peer, reason: refusal.to_string() });
+        let reason = refusal.to_string();
+        self.event(Event::HandshakeRefused { peer: peer.clone(), reason: reason.clone() });
+        self.log_failed(now, peer, refusal.kind.name(), reason);
         self.close(conn);
         if let Some(wanted) = wanted {
             self.refusal = Some(refusal.clone());
@@ -130,8 +161,8 @@ impl ControlNode {
         let found = self.conns.get_mut(&conn)?;
         match core::mem::replace(&mut found.cause, Cause::Over) {
             Cause::Over => None,
-            Cause::Accepted => {
-                self.accepting_count -= 1;
+            Cause::Accepted(_) => {
+                self.knocks.leave(conn);
                 None
             }
             Cause::Dial(wanted) => {

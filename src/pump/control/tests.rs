@@ -2,8 +2,11 @@
 
 use core::time::Duration;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
-use siloring_core::limits::{HANDSHAKE_TIME_MAX, HANDSHAKES_PENDING_MAX};
+use siloring_core::limits::{
+    HANDSHAKE_TIME_MAX, HANDSHAKES_PENDING_MAX, HANDSHAKES_PER_SOURCE_MAX, LOG_WINDOW,
+};
 use siloring_core::ports::store::Store as _;
 use siloring_core::{ClusterId, SiloName, ViewNumber};
 use siloring_runtime::control::ControlConfig;
@@ -27,6 +30,8 @@ struct World {
     started: Vec<bool>,
     /// Nobody answers there.
     dead: Vec<usize>,
+    /// Dials of Unix sockets, none of which is there.
+    unix_dials: usize,
     hand_offs: Vec<(usize, ShardIndex, Role)>,
     mail: Vec<(usize, ShardIndex, ShardMail)>,
     events: Vec<(usize, Event)>,
@@ -36,11 +41,19 @@ fn address(node: usize) -> String {
     format!("10.0.0.{node}:7000")
 }
 
+fn source(number: u8) -> IpAddr {
+    IpAddr::from([10, 0, 1, number])
+}
+
 impl World {
     fn new(count: usize) -> Self {
+        Self::on_hosts(count, |index| format!("host-{index}"))
+    }
+
+    fn on_hosts(count: usize, host: impl Fn(usize) -> String) -> Self {
         let cluster = ClusterId::new("nodes").unwrap();
         let nodes = (0..count).map(|index| {
-            let host = format!("host-{index}");
+            let host = host(index);
             let name = SiloName::new(format!("pod-{index}")).unwrap();
             let shards = SHARDS[index];
             let config = ControlConfig::new(name, address(index), &*host, shards, Vec::new());
@@ -70,6 +83,7 @@ impl World {
             pipes: BTreeMap::new(),
             started: vec![false; count],
             dead: Vec::new(),
+            unix_dials: 0,
             hand_offs: Vec::new(),
             mail: Vec::new(),
             events: Vec::new(),
@@ -79,11 +93,15 @@ impl World {
     /// A world whose silos, all started at once, are Active.
     fn active(count: usize) -> Self {
         let mut world = Self::new(count);
-        for index in 0..count {
-            world.nodes[index].start(world.now);
-        }
-        world.run_until("all are active", |world| world.started.iter().all(|started| *started));
+        world.start();
         world
+    }
+
+    fn start(&mut self) {
+        for node in &mut self.nodes {
+            node.start(self.now);
+        }
+        self.run_until("all are active", |world| world.started.iter().all(|started| *started));
     }
 
     fn generation(&self, node: usize) -> Generation {
@@ -156,17 +174,19 @@ impl World {
     }
 
     fn dial(&mut self, from: End, route: &Route) {
-        let Route::Tcp(to) = route else { panic!("hosts differ: {route:?}") };
+        let Route::Tcp(to) = route else {
+            self.unix_dials += 1;
+            let node = &mut self.nodes[from.0];
+            return node.dial_failed(self.now, from.1, DialFault::Refused, "nobody listens there");
+        };
         let target = (0..self.nodes.len()).find(|node| address(*node) == *to).unwrap();
-        let accepted = if self.dead.contains(&target) {
-            None
-        } else {
-            self.nodes[target].accepted(self.now, "tcp")
-        };
-        let node = &mut self.nodes[from.0];
-        let Some(conn) = accepted else {
+        if self.dead.contains(&target) {
+            let node = &mut self.nodes[from.0];
             return node.dial_failed(self.now, from.1, DialFault::Refused, "refused");
-        };
+        }
+        let source = source(u8::try_from(from.0).unwrap());
+        let conn = self.nodes[target].accepted(self.now, "tcp", Some(source));
+        let node = &mut self.nodes[from.0];
         self.pipes.insert(from, (target, conn));
         self.pipes.insert((target, conn), from);
         node.connected(self.now, from.1);
@@ -272,15 +292,76 @@ fn a_link_that_cannot_be_had_is_told_to_its_shard_each_time() {
 fn a_flood_of_silent_dialers_is_bounded_and_passes() {
     let mut world = World::active(1);
     let now = world.now;
-    let node = &mut world.nodes[0];
-    for _ in 0..HANDSHAKES_PENDING_MAX {
-        assert!(node.accepted(now, "tcp").is_some());
+    for _ in 0..1_000 {
+        world.nodes[0].accepted(now, "tcp", Some(source(200)));
     }
-    assert!(node.accepted(now, "tcp").is_none());
-    let later = now + HANDSHAKE_TIME_MAX;
-    node.tick(later);
-    assert!(node.accepted(later, "tcp").is_some());
-    assert_eq!(node.conns.len(), 1, "the silent ones are forgotten");
+    world.settle();
+    assert_eq!(world.nodes[0].conns.len(), HANDSHAKES_PER_SOURCE_MAX);
+    let evicted = 1_000 - HANDSHAKES_PER_SOURCE_MAX;
+    assert_eq!(world.count(0, "HandshakeUnfinished"), evicted, "each is counted");
+    assert_eq!(world.count(0, "HandshakesFailed"), 1, "and one line tells of them");
+    world.nodes[0].tick(now + HANDSHAKE_TIME_MAX);
+    world.settle();
+    assert_eq!(world.nodes[0].conns.len(), 0, "the silent ones are forgotten");
+    assert_eq!(world.count(0, "HandshakeUnfinished"), 1_000);
+}
+
+#[test]
+fn a_silo_is_linked_with_at_once_while_a_flood_of_silent_dialers_goes_on() {
+    let mut world = World::active(2);
+    let (peer, now) = (world.generation(0), world.now);
+    let flood = |world: &mut World| {
+        for number in 0..HANDSHAKES_PENDING_MAX - 1 {
+            let source = source(u8::try_from(100 + number).unwrap());
+            world.nodes[0].accepted(now, "tcp", Some(source));
+        }
+    };
+    flood(&mut world);
+    flood(&mut world);
+    let mail = ControlMail::OpenLink { from: ShardIndex(2), peer };
+    world.nodes[1].mail(now, mail);
+    world.take_outputs();
+    // It is connected and has not spoken yet when others come.
+    flood(&mut world);
+    world.settle();
+    assert_eq!(world.hand_offs.len(), 2, "both ends of the link are handed over");
+    assert_eq!(world.count(1, "DialFailed"), 0);
+}
+
+#[test]
+fn handshakes_refused_by_the_thousand_are_each_counted_and_logged_once() {
+    let mut world = World::active(1);
+    let now = world.now;
+    let garbage = |world: &mut World, now: Moment, number: u8| {
+        let conn = world.nodes[0].accepted(now, "tcp", Some(source(number)));
+        world.nodes[0].receive(now, conn, &[0xff; 64]);
+        world.settle();
+    };
+    for _ in 0..10_000 {
+        garbage(&mut world, now, 200);
+    }
+    garbage(&mut world, now, 201);
+    assert_eq!(world.count(0, "HandshakeRefused"), 10_001);
+    assert_eq!(world.count(0, "HandshakesFailed"), 2, "one a peer and reason");
+    garbage(&mut world, now + LOG_WINDOW, 200);
+    let Some((_, Event::HandshakesFailed { suppressed_count, .. })) = world.events.last() else {
+        panic!("{:?}", world.events.last());
+    };
+    assert_eq!(*suppressed_count, 9_999, "and the next line says how many had none");
+}
+
+#[test]
+fn silos_of_one_host_whose_unix_sockets_cannot_be_reached_link_over_tcp() {
+    let mut world = World::on_hosts(2, |_| "one host".to_owned());
+    world.start();
+    assert!(world.unix_dials > 0, "that is what they try first");
+    let mut over = Vec::new();
+    for (_, event) in &world.events {
+        if let Event::LinkUp { over: kind, .. } = event {
+            over.push(*kind);
+        }
+    }
+    assert!(!over.is_empty() && over.iter().all(|over| *over == "tcp"), "{over:?}");
 }
 
 #[test]

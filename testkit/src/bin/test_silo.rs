@@ -95,6 +95,11 @@ fn start() -> Result<Silo, StartError> {
         .bind(setting("--bind", "127.0.0.1:0"))
         .store(setting("--store", "memory:"))
         .shards(setting("--shards", "1").parse().unwrap_or(1))
+        .link(match setting("--link", "auto").as_str() {
+            "tcp" => LinkMode::Tcp,
+            "unix" => LinkMode::Unix,
+            _ => LinkMode::Auto,
+        })
         .host::<Counter>();
     let secret = setting("--secret", "");
     if !secret.is_empty() {
