@@ -71,6 +71,9 @@ pub const LINK_BUFFER_KEEP_BYTES: usize = 1024 * 1024;
 pub const LINK_KEEP_ALIVE_AFTER: Duration = Duration::from_secs(2);
 /// …and then this often, until [`LINK_SILENCE_MAX`] breaks it.
 pub const LINK_KEEP_ALIVE_PERIOD: Duration = Duration::from_secs(1);
+/// What still waits on a link that is closed for the peer's fault is written before the reason only
+/// if it is at most this much: what the kernel takes in one go.
+pub const LINK_LAST_BYTES_MAX: usize = 64 * 1024;
 /// Connections that wait to be accepted.
 pub const LISTEN_BACKLOG: i32 = 1024;
 

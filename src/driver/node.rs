@@ -77,7 +77,7 @@ impl Node for ShardNode {
             NodeOutput::Shard(shard, mail) => Effect::Shard(shard, mail),
             NodeOutput::Control(mail) => Effect::Control(mail),
             NodeOutput::Store { ticket, request } => Effect::Store(ticket, request),
-            NodeOutput::Close(conn) => Effect::Close(conn),
+            NodeOutput::Close { conn, last } => Effect::Close { conn, last },
             NodeOutput::Event(event) => Effect::Event(event),
         })
     }

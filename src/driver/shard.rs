@@ -92,8 +92,13 @@ pub(crate) enum Effect<N: Node + ?Sized> {
     Control(N::ControlMail),
     /// Ask the store.
     Store(u64, StoreRequest),
-    /// Send what a link still has, as far as the kernel takes it, and close it.
-    Close(ConnId),
+    /// Send these last bytes on a link, as far as the kernel takes them in one go, and close it.
+    Close {
+        /// Which; the node has forgotten it.
+        conn: ConnId,
+        /// Why it is closed, for the peer; may be empty.
+        last: Vec<u8>,
+    },
     /// Count and log.
     Event(Event),
 }
@@ -506,8 +511,11 @@ impl<N: Node> Pump<N> {
             }
             Effect::Control(mail) => self.control.send(mail),
             Effect::Store(ticket, request) => self.ask_store(now, ticket, request),
-            Effect::Close(conn) => {
-                self.write(now, conn);
+            Effect::Close { conn, last } => {
+                if let Some(found) = self.conns.get_mut(conn) {
+                    // The peer may be gone, or take nothing more: it is told if it can be.
+                    drop(found.socket.send(&last));
+                }
                 self.drop_conn(conn);
             }
             Effect::Event(event) => self.shared.record(&event),

@@ -7,7 +7,8 @@
 //! - effects: [`ShardNode::poll_output`], and the bytes of the connections that
 //!   [`ShardNode::take_dirty`] names;
 //! - invariants: frames of one connection are taken in order; while the silo is fenced none is
-//!   read; a connection whose peer is gone in the view is closed, which ends what was open on it;
+//!   read; a connection whose peer is gone in the view is closed, which ends what was open on it; a
+//!   peer whose link is closed for its fault is told why, if what waits before that is little;
 //! - bounds: the links' own.
 //!
 //! Deliberately absent: sockets, handshakes (the control part's business), clocks.
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use siloring_core::event::Event;
 use siloring_core::hash::HashMap;
 use siloring_core::ids::{Generation, ShardIndex, ViewNumber};
+use siloring_core::limits::LINK_LAST_BYTES_MAX;
 use siloring_core::ports::store::StoreRequest;
 use siloring_core::time::Moment;
 use siloring_core::wire::FrameKind;
@@ -27,7 +29,8 @@ use siloring_runtime::links::{LinkRefusal, Links, Outgoing, Retracted, Sent};
 use siloring_runtime::mail::{ConnId, ControlMail, ShardMail};
 use siloring_runtime::shard::{IncomingRequest, Shard, ShardConfig, ShardOutput, ShardSizes};
 use siloring_transport::{
-    Class, Established, Frame, Inbound, Link, Outbound, Position, Role, SendRefused,
+    Class, Established, Frame, Inbound, Link, Outbound, Position, Refusal, RefusalKind, Role,
+    SendRefused,
 };
 
 /// What a shard and its links want done.
@@ -44,8 +47,14 @@ pub enum NodeOutput {
         /// What.
         request: StoreRequest,
     },
-    /// Flush what the connection can take, then close it. It is forgotten here already.
-    Close(ConnId),
+    /// Write these last bytes, as far as the kernel takes them in one go, and close the connection.
+    /// It is forgotten here already.
+    Close {
+        /// Which.
+        conn: ConnId,
+        /// Why it is closed, for the peer, and what waited before that; may be empty.
+        last: Vec<u8>,
+    },
     /// Something happened.
     Event(Event),
 }
@@ -135,6 +144,8 @@ struct Receiving {
     inbound: Inbound,
     peer: Generation,
     deadline_default: core::time::Duration,
+    /// Whether it carries this shard's requests.
+    role: Role,
 }
 
 /// A shard with its data links.
@@ -165,19 +176,21 @@ impl ShardNode {
     pub fn attach(&mut self, now: Moment, conn: ConnId, established: &Established) {
         let peer = established.peer_generation();
         if self.shard.view().is_gone(peer) || peer == Generation::NONE {
-            self.outputs.push_back(NodeOutput::Close(conn));
+            let last = [established.unsent.clone(), gone().to_frame()].concat();
+            self.outputs.push_back(NodeOutput::Close { conn, last });
             return;
         }
         let (inbound, outbound) = Link::new(established).split();
-        let deadline_default = established.peer_deadline_default;
-        self.conns.insert(conn, Receiving { inbound, peer, deadline_default });
+        let (deadline_default, role) = (established.peer_deadline_default, established.role);
+        let receiving = Receiving { inbound, peer, deadline_default, role };
+        self.conns.insert(conn, receiving);
         self.shard.links.conns.insert(conn, Sending { outbound, is_dirty: false });
         let view = self.shard.view().number();
         self.shard.links.tell_view_to(conn, view);
         if established.role == Role::Dialer {
             if let Some(older) = self.shard.links.own.insert(peer, conn) {
-                self.drop_conn(now, older);
-                self.shard.links.own.insert(peer, conn);
+                let detail = "another link of the pair is up";
+                self.close(now, older, Some(&Refusal::ours(RefusalKind::Superseded, detail)));
             }
             self.shard.link_up(now, peer);
         }
@@ -207,11 +220,12 @@ impl ShardNode {
                 Ok(Some(frame)) => {
                     let default = receiving.deadline_default;
                     if let Err(reason) = take_frame(&mut self.shard, conn, &frame, default) {
-                        break Some(reason.to_owned());
+                        let kind = RefusalKind::ProtocolViolation;
+                        break Some((reason.to_owned(), Some(Refusal::ours(kind, reason))));
                     }
                 }
                 Ok(None) => break None,
-                Err(error) => break Some(error.to_string()),
+                Err(error) => break Some((error.to_string(), error.refusal())),
             }
         };
         drop(entered);
@@ -220,11 +234,33 @@ impl ShardNode {
             self.view_wanted = peer_view;
             self.outputs.push_back(NodeOutput::Control(ControlMail::ViewWanted(peer_view)));
         }
-        if let Some(reason) = fault {
-            self.outputs.push_back(NodeOutput::Event(Event::FrameRefused { peer, reason }));
-            self.outputs.push_back(NodeOutput::Close(conn));
-            self.drop_conn(now, conn);
+        if let Some((reason, refusal)) = fault {
+            // Without a refusal of ours it was the peer who closed, with its reason.
+            let event = match refusal {
+                Some(_) => Event::FrameRefused { peer, reason },
+                None => Event::LinkDown { peer, reason },
+            };
+            self.outputs.push_back(NodeOutput::Event(event));
+            self.close(now, conn, refusal.as_ref());
         }
+    }
+
+    /// Closes a connection, and tells the peer why.
+    fn close(&mut self, now: Moment, conn: ConnId, refusal: Option<&Refusal>) {
+        let last = refusal.and_then(|refusal| self.last_bytes(conn, refusal)).unwrap_or_default();
+        self.drop_conn(now, conn);
+        self.outputs.push_back(NodeOutput::Close { conn, last });
+    }
+
+    /// The reason behind what still waits: outcomes that others wait for. Requests that wait count
+    /// as never sent, and may be sent again elsewhere: behind them nothing is told.
+    fn last_bytes(&self, conn: ConnId, refusal: &Refusal) -> Option<Vec<u8>> {
+        let unsent = self.unsent(conn);
+        let may_be_sent = match self.conns.get(&conn)?.role {
+            Role::Dialer => unsent.is_empty(),
+            Role::Acceptor => unsent.len() <= LINK_LAST_BYTES_MAX,
+        };
+        may_be_sent.then(|| [unsent, &refusal.to_frame()].concat())
     }
 
     /// A connection is gone: what was open on it ends.
@@ -280,16 +316,18 @@ impl ShardNode {
 
     fn take_up_view(&mut self, now: Moment) {
         let view = Arc::clone(self.shard.view());
-        let mut gone: Vec<ConnId> = self
+        let mut gone_conns: Vec<ConnId> = self
             .conns
             .iter()
             .filter(|(_, receiving)| view.is_gone(receiving.peer))
             .map(|(conn, _)| *conn)
             .collect();
-        gone.sort_unstable();
-        for conn in gone {
-            self.closed(now, conn, "the peer is gone in the view");
-            self.outputs.push_back(NodeOutput::Close(conn));
+        gone_conns.sort_unstable();
+        for conn in gone_conns {
+            let peer = self.conns[&conn].peer;
+            let reason = PEER_GONE.to_owned();
+            self.outputs.push_back(NodeOutput::Event(Event::LinkDown { peer, reason }));
+            self.close(now, conn, Some(&gone()));
         }
         self.shard.links.tell_view(view.number());
     }
@@ -359,6 +397,12 @@ impl ShardNode {
     }
 }
 
+const PEER_GONE: &str = "the peer is gone in the view";
+
+fn gone() -> Refusal {
+    Refusal::ours(RefusalKind::IncarnationDead, PEER_GONE)
+}
+
 fn take_frame(
     shard: &mut Shard<LinkTable>,
     conn: ConnId,
@@ -395,3 +439,6 @@ fn take_frame(
         | FrameKind::Directory => Err("a frame of that kind has no place on a data link"),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,6 +27,8 @@ enum Mail {
     Ping(u32),
     At(Duration),
     Closed,
+    /// Close all links with these last bytes.
+    Close(&'static [u8]),
 }
 
 impl Node for Echo {
@@ -60,6 +62,10 @@ impl Node for Echo {
         match mail {
             Mail::Ping(_) => self.effects.push_back(Effect::Control(mail)),
             Mail::At(after) => self.at = Some(now + after),
+            Mail::Close(last) => {
+                let close = |(conn, _)| Effect::Close { conn, last: last.to_vec() };
+                self.effects.extend(self.unsent.drain(..).map(close));
+            }
             Mail::Closed => {}
         }
     }
@@ -189,7 +195,7 @@ fn a_deadline_between_two_ticks_wakes_a_sleeping_shard() {
         running.shard.send(Post::Mail(Mail::At(Duration::from_micros(500)))).unwrap();
         match running.next_mail() {
             Mail::At(late) => late,
-            other @ (Mail::Ping(_) | Mail::Closed) => panic!("{other:?}"),
+            other @ (Mail::Ping(_) | Mail::Closed | Mail::Close(_)) => panic!("{other:?}"),
         }
     });
     let mut late: Vec<_> = late.collect();
@@ -225,6 +231,19 @@ fn a_peer_that_is_gone_is_told_to_the_node_at_once() {
     echo(&mut stream, b"there");
     drop(stream);
     assert_eq!(running.next_mail(), Mail::Closed);
+    running.stop();
+}
+
+#[test]
+fn a_link_is_closed_behind_its_last_bytes() {
+    use std::io::Read;
+    let running = start_echo(Idle::Park);
+    let mut stream = running.link(4000);
+    echo(&mut stream, b"there");
+    running.shard.send(Post::Mail(Mail::Close(b"why"))).unwrap();
+    let mut last = Vec::new();
+    stream.read_to_end(&mut last).unwrap();
+    assert_eq!(last, b"why");
     running.stop();
 }
 

@@ -71,8 +71,9 @@ impl ControlNode {
             return;
         };
         let reason = error.to_string();
-        self.event(Event::FrameRefused { peer, reason: reason.clone() });
+        // Without a refusal of ours it was the peer who closed, with its reason.
         if let Some(refusal) = error.refusal() {
+            self.event(Event::FrameRefused { peer, reason: reason.clone() });
             self.push_refusal(conn, &refusal);
         }
         self.lose(now, conn, &reason);

@@ -379,6 +379,13 @@ fn garbage_on_a_lane_closes_that_lane_and_nothing_else() {
     world.settle();
     assert_eq!(world.count(0, "FrameRefused"), 1);
     assert_eq!(world.count(0, "LinkDown"), 1);
+    let told = world.events.iter().any(|(node, event)| {
+        *node == 1
+            && matches!(event, Event::LinkDown { reason, .. }
+                if reason.starts_with("refused by the peer as ProtocolViolation"))
+    });
+    assert!(told, "the peer hears why: {:?}", world.events);
+    assert_eq!(world.count(1, "FrameRefused"), 0, "which is no fault of ours");
     let third = world.generation(2);
     assert_eq!(world.nodes[0].lanes[&third].conn, lanes[&third].conn, "the other lane stands");
     world.run_until("the lane is dialled anew", |world| {

@@ -557,8 +557,9 @@ impl Silo {
                 }
                 NodeOutput::Control(mail) => self.control_mail.push_back(mail),
                 NodeOutput::Store { ticket, request } => context.submit(ticket, request),
-                NodeOutput::Close(conn) => {
+                NodeOutput::Close { conn, last } => {
                     let end = end_of(conn);
+                    context.write(end, &last);
                     self.seats[index].clogged.remove(&end);
                     self.seats[index].readable.remove(&end);
                     context.close(end);

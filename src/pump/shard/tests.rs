@@ -1,0 +1,187 @@
+//! A shard node and the other ends of its links, byte by byte.
+
+use core::time::Duration;
+
+use siloring_core::ids::{Endpoint, Incarnation, SiloName};
+use siloring_core::limits::FRAME_BYTES_MAX;
+use siloring_core::view::{SiloRow, SiloStatus, View};
+use siloring_core::wire::VERSION;
+use siloring_runtime::handle::{Post, PostError};
+use siloring_transport::{LinkError, Purpose};
+
+use super::*;
+
+const PEER: Generation = Generation(2);
+const CONN: ConnId = ConnId(1);
+
+#[derive(Debug)]
+struct Nowhere;
+
+impl Post for Nowhere {
+    fn post(&self, _shard: ShardIndex, mail: ShardMail) -> Result<(), PostError> {
+        Err(PostError::Stopped(mail))
+    }
+
+    fn shards(&self) -> u16 {
+        1
+    }
+}
+
+impl Unpark for Nowhere {
+    fn unpark(&self) {}
+}
+
+fn incarnation(generation: u64) -> Incarnation {
+    let name = SiloName::new(format!("pod-{generation}")).unwrap();
+    Incarnation { name, generation: Generation(generation) }
+}
+
+fn view(number: u64, peer: SiloStatus) -> Arc<View> {
+    let row = |generation, status| SiloRow {
+        incarnation: incarnation(generation),
+        status,
+        advertised: format!("10.0.0.{generation}:7000"),
+        host: "host".into(),
+        shards: 1,
+        votes: Vec::new(),
+        changed_in: ViewNumber(number),
+    };
+    Arc::new(View::new(ViewNumber(number), vec![row(1, SiloStatus::Active), row(2, peer)]))
+}
+
+fn established(role: Role) -> Established {
+    Established {
+        peer: Some(incarnation(PEER.0)),
+        peer_shards: 1,
+        peer_host: "host".into(),
+        peer_types: Vec::new(),
+        peer_deadline_default: Duration::from_secs(30),
+        peer_frame_bytes_max: u32::try_from(FRAME_BYTES_MAX).unwrap(),
+        frame_bytes_max: u32::try_from(FRAME_BYTES_MAX).unwrap(),
+        version: VERSION,
+        features: 0,
+        purpose: Purpose::Shard { from: ShardIndex(0), to: ShardIndex(0) },
+        role,
+        unsent: Vec::new(),
+        leftover: Vec::new(),
+    }
+}
+
+struct World {
+    now: Moment,
+    node: ShardNode,
+    /// The peer's end of the link.
+    peer: Link,
+}
+
+impl World {
+    /// A shard with one link, which it dialled or accepted.
+    fn linked(role: Role) -> Self {
+        let me = Endpoint { silo: Generation(1), shard: ShardIndex(0) };
+        let now = Moment::ZERO + Duration::from_secs(100);
+        let handle = Handle::new(Arc::new(Nowhere));
+        let config = ShardConfig::new(me, 1, 7);
+        let mut node = ShardNode::new(now, config, Arc::new(Nowhere), handle);
+        node.set_lease(Moment::NEVER);
+        node.mail(now, ShardMail::View(view(3, SiloStatus::Active)));
+        node.attach(now, CONN, &established(role));
+        let other = match role {
+            Role::Dialer => Role::Acceptor,
+            Role::Acceptor => Role::Dialer,
+        };
+        let mut world = Self { now, node, peer: Link::new(&established(other)) };
+        world.outputs();
+        world
+    }
+
+    fn outputs(&mut self) -> Vec<NodeOutput> {
+        core::iter::from_fn(|| self.node.poll_output()).collect()
+    }
+
+    /// The kernel takes what the link has to send.
+    fn flush(&mut self) {
+        let unsent = self.node.unsent(CONN).to_vec();
+        self.node.sent(CONN, unsent.len());
+        self.hand_to_peer(&unsent);
+    }
+
+    fn hand_to_peer(&mut self, bytes: &[u8]) {
+        self.peer.receive_space()[..bytes.len()].copy_from_slice(bytes);
+        self.peer.received(bytes.len());
+    }
+
+    fn receive(&mut self, bytes: &[u8]) {
+        let space = self.node.receive_space(self.now, CONN).expect("it may be read");
+        space[..bytes.len()].copy_from_slice(bytes);
+        self.node.received(self.now, CONN, bytes.len());
+    }
+
+    /// Takes the last bytes of the one close among the outputs to the peer; what the peer reads.
+    fn close(&mut self) -> Option<LinkError> {
+        let mut closes = Vec::new();
+        for output in self.outputs() {
+            if let NodeOutput::Close { conn, last } = output {
+                closes.push((conn, last));
+            }
+        }
+        let [(CONN, last)] = &closes[..] else { panic!("{closes:?}") };
+        self.hand_to_peer(last);
+        self.peer.next_frame().map(|frame| assert!(frame.is_none(), "{frame:?}")).err()
+    }
+}
+
+fn refused_as(error: Option<LinkError>) -> Option<RefusalKind> {
+    let error = error?;
+    let LinkError::Refused(refusal) = error else { panic!("{error}") };
+    Some(refusal.kind)
+}
+
+#[test]
+fn a_peer_whose_bytes_are_no_frame_is_told_why_its_link_closes() {
+    for role in [Role::Acceptor, Role::Dialer] {
+        let mut world = World::linked(role);
+        world.flush();
+        world.receive(&[0xff; 128]);
+        assert_eq!(refused_as(world.close()), Some(RefusalKind::ProtocolViolation), "{role:?}");
+        assert_eq!(world.node.conn_count(), 0);
+    }
+}
+
+#[test]
+fn a_peer_that_is_gone_in_the_view_is_told_so() {
+    let mut world = World::linked(Role::Acceptor);
+    world.flush();
+    world.node.mail(world.now, ShardMail::View(view(4, SiloStatus::Dead)));
+    assert_eq!(refused_as(world.close()), Some(RefusalKind::IncarnationDead));
+}
+
+/// They count as never sent and may be sent elsewhere: the peer must not get them after all.
+#[test]
+fn nothing_is_told_behind_what_a_dialled_link_has_not_sent() {
+    let mut world = World::linked(Role::Dialer);
+    assert!(!world.node.unsent(CONN).is_empty(), "the view");
+    world.receive(&[0xff; 128]);
+    assert_eq!(world.close(), None);
+}
+
+#[test]
+fn what_an_accepted_link_has_not_sent_goes_before_the_reason() {
+    let mut world = World::linked(Role::Acceptor);
+    assert!(!world.node.unsent(CONN).is_empty(), "the view");
+    world.receive(&[0xff; 128]);
+    assert_eq!(refused_as(world.close()), Some(RefusalKind::ProtocolViolation));
+    assert_eq!(world.peer.peer_view(), ViewNumber(3));
+}
+
+#[test]
+fn a_link_closed_by_its_peer_is_no_fault_of_the_peers_bytes() {
+    let mut world = World::linked(Role::Acceptor);
+    world.receive(&Refusal::ours(RefusalKind::Leaving, "bye").to_frame());
+    let outputs = world.outputs();
+    let count = |name: &str| {
+        let is_it = |event: &Event| event.name() == name;
+        let events = outputs.iter();
+        events.filter(|output| matches!(output, NodeOutput::Event(event) if is_it(event))).count()
+    };
+    assert_eq!((count("LinkDown"), count("FrameRefused")), (1, 0), "{outputs:?}");
+}
