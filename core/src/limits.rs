@@ -74,6 +74,9 @@ pub const LINK_KEEP_ALIVE_PERIOD: Duration = Duration::from_secs(1);
 /// What still waits on a link that is closed for the peer's fault is written before the reason only
 /// if it is at most this much: what the kernel takes in one go.
 pub const LINK_LAST_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of a peer that come on a shard's links are told to the failure detector this often at
+/// most, for each link: twice within a probe's period.
+pub const HEARD_PERIOD: Duration = Duration::from_millis(250);
 /// Connections that wait to be accepted.
 pub const LISTEN_BACKLOG: i32 = 1024;
 
@@ -365,6 +368,10 @@ const _: () = {
     assert!(
         LEASE_RENEW_PERIOD.as_millis() * 2 < LEASE.as_millis(),
         "one lost renewal must not fence a silo"
+    );
+    assert!(
+        HEARD_PERIOD.as_millis() < PROBE_PERIOD.as_millis(),
+        "a silo whose links speak is heard within each probe's period"
     );
     assert!(
         STALL_REPORT_AFTER.as_millis() < STALL_ABORT_AFTER.as_millis(),

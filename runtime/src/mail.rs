@@ -199,6 +199,8 @@ pub enum ControlMail {
     },
     /// Somebody has this view: read the table.
     ViewWanted(ViewNumber),
+    /// Bytes of a silo came in on a shard's link.
+    Heard(Generation),
     /// A silo does not answer a recovery.
     Accuse(Generation),
     /// The surrounding program wants the silo to leave.

@@ -304,6 +304,7 @@ impl ControlNode {
                 self.send_directory(now, from, to, message);
             }
             ControlMail::ViewWanted(_) => self.machine.notified(now),
+            ControlMail::Heard(peer) => self.machine.heard_on_link(now, peer),
             ControlMail::Accuse(peer) => self.machine.accuse(now, peer),
             ControlMail::Drain => self.begin_leave(now),
             ControlMail::ShardEmpty(shard) => self.leave.shard_empty(shard),

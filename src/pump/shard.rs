@@ -19,7 +19,7 @@ use std::sync::Arc;
 use siloring_core::event::Event;
 use siloring_core::hash::HashMap;
 use siloring_core::ids::{Generation, ShardIndex, ViewNumber};
-use siloring_core::limits::LINK_LAST_BYTES_MAX;
+use siloring_core::limits::{HEARD_PERIOD, LINK_LAST_BYTES_MAX};
 use siloring_core::ports::store::StoreRequest;
 use siloring_core::time::Moment;
 use siloring_core::wire::FrameKind;
@@ -146,6 +146,8 @@ struct Receiving {
     deadline_default: core::time::Duration,
     /// Whether it carries this shard's requests.
     role: Role,
+    /// When the failure detector was last told that bytes have come.
+    heard_told: Moment,
 }
 
 /// A shard with its data links.
@@ -182,7 +184,8 @@ impl ShardNode {
         }
         let (inbound, outbound) = Link::new(established).split();
         let (deadline_default, role) = (established.peer_deadline_default, established.role);
-        let receiving = Receiving { inbound, peer, deadline_default, role };
+        let heard_told = Moment::ZERO;
+        let receiving = Receiving { inbound, peer, deadline_default, role, heard_told };
         self.conns.insert(conn, receiving);
         self.shard.links.conns.insert(conn, Sending { outbound, is_dirty: false });
         let view = self.shard.view().number();
@@ -209,6 +212,10 @@ impl ShardNode {
     pub fn received(&mut self, now: Moment, conn: ConnId, count: usize) {
         let Some(receiving) = self.conns.get_mut(&conn) else { return };
         receiving.inbound.received(count);
+        if now.since(receiving.heard_told) >= HEARD_PERIOD {
+            receiving.heard_told = now;
+            self.outputs.push_back(NodeOutput::Control(ControlMail::Heard(receiving.peer)));
+        }
         self.take_frames(now, conn);
     }
 

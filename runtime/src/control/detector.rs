@@ -208,6 +208,14 @@ impl Detector {
         self.answer_relays(silo, Reached::Yes, out);
     }
 
+    /// Bytes of `silo` came in on a shard's link: they speak against a suspicion, and prove nothing
+    /// about now.
+    pub(super) fn heard_on_link(&mut self, now: Moment, silo: Generation) {
+        if let Some(peer) = self.peers.get_mut(&silo) {
+            peer.break_silence(now);
+        }
+    }
+
     /// `silo` leaves in order.
     pub(super) fn handle_goodbye(&mut self, silo: Generation) {
         if let Some(peer) = self.peer(silo) {
@@ -635,6 +643,10 @@ impl Peer {
         if self.heard != Heard::Goodbye {
             self.heard = Heard::At(now);
         }
+        self.break_silence(now);
+    }
+
+    const fn break_silence(&mut self, now: Moment) {
         self.quiet_since = now;
         self.told_partial = false;
         self.rest();

@@ -228,10 +228,18 @@ impl Control {
         self.advance(now);
     }
 
-    /// Bytes of that silo came in, on whatever lane.
+    /// Bytes of that silo came in just now, on a control lane.
     pub fn heard(&mut self, now: Moment, silo: Generation) {
         if self.enter(now) && self.me.is_some() && !self.view().is_gone(silo) {
             self.detector.heard(now, silo, &mut self.out);
+        }
+    }
+
+    /// Bytes of that silo came in on a shard's link, lately: they may have waited there behind a
+    /// long turn. They end a suspicion; the right to serve takes younger proof.
+    pub fn heard_on_link(&mut self, now: Moment, silo: Generation) {
+        if self.enter(now) && self.me.is_some() && !self.view().is_gone(silo) {
+            self.detector.heard_on_link(now, silo);
         }
     }
 

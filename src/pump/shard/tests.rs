@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use siloring_core::ids::{Endpoint, Incarnation, SiloName};
-use siloring_core::limits::FRAME_BYTES_MAX;
+use siloring_core::limits::{FRAME_BYTES_MAX, HEARD_PERIOD};
 use siloring_core::view::{SiloRow, SiloStatus, View};
 use siloring_core::wire::VERSION;
 use siloring_runtime::handle::{Post, PostError};
@@ -184,4 +184,20 @@ fn a_link_closed_by_its_peer_is_no_fault_of_the_peers_bytes() {
         events.filter(|output| matches!(output, NodeOutput::Event(event) if is_it(event))).count()
     };
     assert_eq!((count("LinkDown"), count("FrameRefused")), (1, 0), "{outputs:?}");
+}
+
+#[test]
+fn bytes_on_a_link_are_told_to_the_detector_now_and_then() {
+    let mut world = World::linked(Role::Acceptor);
+    world.peer.push_view(ViewNumber(3));
+    let byte = world.peer.unsent()[..1].to_vec();
+    let mut told = 0;
+    for _ in 0..10 {
+        world.receive(&byte[..1]);
+        world.now += HEARD_PERIOD / 5;
+        let heard =
+            |output: &NodeOutput| matches!(output, NodeOutput::Control(ControlMail::Heard(PEER)));
+        told += world.outputs().iter().filter(|output| heard(output)).count();
+    }
+    assert_eq!(told, 2, "ten reads in two periods");
 }

@@ -25,7 +25,8 @@ enum Defect {
     Control(control::Defect),
     /// A data link counts as up once it is connected.
     UpAtConnect,
-    /// What the control thread sends waits behind the shards' bytes.
+    /// What the control thread sends waits behind the shards' bytes, and these speak for nobody:
+    /// either rule alone keeps a busy silo alive.
     HeartbeatInDataQueue,
 }
 

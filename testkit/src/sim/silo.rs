@@ -217,6 +217,9 @@ impl Silo {
             self.follow(&mut control, context);
         }
         while let Some(mail) = self.control_mail.pop_front() {
+            if self.setup.planted.queues_heartbeats() && matches!(mail, ControlMail::Heard(_)) {
+                continue;
+            }
             control.mail(now, mail);
             self.follow(&mut control, context);
         }

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use siloring_core::limits::{LEASE, PROBE_MISSES, PROBE_PERIOD};
+use siloring_core::limits::{HEARD_PERIOD, LEASE, PROBE_MISSES, PROBE_PERIOD};
 use siloring_core::view::Vote;
 use siloring_core::{Generation, Moment, SiloStatus, ViewNumber};
 
@@ -287,6 +287,41 @@ fn bytes_of_a_silo_forbid_votes_against_it() {
     };
     scenario(None);
     assert!(fails(move || scenario(Some(Defect::BytesForbidNothing))));
+}
+
+/// Node 0 is cut off from all control lanes, and from the store when `store` says so, while bytes
+/// of all go on to come in on the shards' links.
+fn slow_lanes(store: Option<StoreFault>) -> World {
+    let mut world = World::started(3, 3);
+    world.part(&[0], &[1, 2], Cut::Drop);
+    world.nodes[0].store_fault = store;
+    let silos: Vec<Generation> = (0..3).map(|node| world.generation(node)).collect();
+    for _ in 0..80 {
+        for node in 0..3 {
+            for &silo in silos.iter().filter(|silo| **silo != silos[node]) {
+                world.command(node, |control, now| control.heard_on_link(now, silo));
+            }
+        }
+        world.run(HEARD_PERIOD);
+    }
+    world
+}
+
+#[test]
+fn a_silo_whose_links_speak_is_not_voted_against_though_its_lanes_are_silent() {
+    let mut world = slow_lanes(None);
+    let accused = (0..3).map(|node| world.count_events(node, "SiloAccused")).sum::<usize>();
+    assert_eq!(accused, 0);
+    assert_serving(&world, &[0, 1, 2]);
+    assert!(world.run_until(seconds(10), |world| world.is_dead_in_store(0)), "silent for good");
+}
+
+/// They may have waited behind a long turn: whoever sent them may have voted since.
+#[test]
+fn bytes_on_a_link_do_not_renew_the_right_to_serve() {
+    let world = slow_lanes(Some(StoreFault::Down));
+    assert!(!world.is_serving(0), "neither the store nor a control lane speaks for it");
+    assert_serving(&world, &[1, 2]);
 }
 
 #[test]
