@@ -88,3 +88,28 @@ fn a_future_runs_beside_a_local_silo() {
     let shards = Silo::local().run(async |handle| handle.shards()).unwrap();
     assert_eq!(shards, 1);
 }
+
+#[test]
+fn a_silo_that_is_led_to_one_of_another_cluster_does_not_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite(&folder);
+    let tcp = |cluster, name| builder(cluster, name, &store).link(LinkMode::Tcp);
+    let other = tcp("theirs", "pod-b").start().unwrap();
+    // A row of our cluster leads to a silo of theirs.
+    let misleading = tcp("ours", "pod-a").advertise(other.address()).start().unwrap();
+    let error = tcp("ours", "pod-c").start().unwrap_err();
+    assert!(matches!(error, StartError::ForeignCluster { .. }), "{error}");
+    assert!(error.to_string().ends_with("correct cluster or store"), "{error}");
+    drop(misleading);
+}
+
+#[test]
+fn a_peer_that_does_not_listen_on_a_unix_socket_is_linked_with_over_tcp() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite(&folder);
+    let plain = builder("fallback", "pod-a", &store).link(LinkMode::Tcp).start().unwrap();
+    let second = builder("fallback", "pod-b", &store).link(LinkMode::Auto).start().unwrap();
+    wait_for("a lane", || second.event_count("LinkUp") > Some(0));
+    assert_eq!(second.event_count("DialFailed"), Some(0), "the dial went on over TCP");
+    drop(plain);
+}
