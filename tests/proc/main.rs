@@ -11,3 +11,4 @@ mod membership;
 mod rolls;
 mod silo;
 mod start;
+mod starvation;
