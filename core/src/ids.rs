@@ -14,7 +14,8 @@ use crate::limits::{NAME_BYTES_MAX, SHARDS_MAX};
 /// The number of a membership view: lineage in the top 16 bits, version in the lower 48.
 ///
 /// Integer order is the order of views: a store found regressed starts a new lineage, and each view
-/// of a later lineage follows each view of an earlier one.
+/// of a later lineage follows each view of an earlier one. Lineages of views are even; the versions
+/// of the odd one before are those of the repair, which no silo takes up.
 #[derive(
     Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default,
 )]
@@ -35,9 +36,14 @@ impl ViewNumber {
         Self(((lineage as u64) << Self::VERSION_BITS) | version)
     }
 
-    /// The lineage: how often the store was found regressed.
+    /// The lineage: twice how often the store was found regressed, and one more during a repair.
     pub const fn lineage(self) -> u16 {
         (self.0 >> Self::VERSION_BITS) as u16
+    }
+
+    /// Whether it is the number of a table that is being repaired, and of no view.
+    pub const fn is_interim(self) -> bool {
+        self.lineage() % 2 == 1
     }
 
     /// The version within the lineage.

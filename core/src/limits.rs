@@ -320,6 +320,8 @@ pub const DRAIN_TIME_MAX: Duration = Duration::from_secs(25);
 pub const DRAIN_HANDOVER_TIME_MAX: Duration = Duration::from_secs(8);
 /// Of the hand-over's part: waiting for the view that shows the silo Draining.
 pub const DRAIN_VIEW_TIME_MAX: Duration = Duration::from_secs(2);
+/// Of the hand-over's part: waiting, with nothing left, for callers to close their links.
+pub const DRAIN_CALLERS_TIME_MAX: Duration = Duration::from_secs(2);
 /// Of which: finishing turns.
 pub const DRAIN_TURNS_TIME_MAX: Duration = Duration::from_secs(12);
 /// Of which: closing hubs and saying goodbye.
@@ -397,7 +399,8 @@ const _: () = {
         "the parts of a drain must fit its budget"
     );
     assert!(
-        DRAIN_VIEW_TIME_MAX.as_millis() < DRAIN_HANDOVER_TIME_MAX.as_millis(),
+        DRAIN_VIEW_TIME_MAX.as_millis() + DRAIN_CALLERS_TIME_MAX.as_millis()
+            < DRAIN_HANDOVER_TIME_MAX.as_millis(),
         "announcing a drain is part of its hand-over"
     );
     assert!(

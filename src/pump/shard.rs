@@ -19,10 +19,11 @@ use std::sync::Arc;
 use siloring_core::event::Event;
 use siloring_core::hash::HashMap;
 use siloring_core::ids::{Generation, ShardIndex, ViewNumber};
-use siloring_core::limits::{HEARD_PERIOD, LINK_LAST_BYTES_MAX};
+use siloring_core::limits::{HEARD_PERIOD, LEDGER_TICK, LINK_LAST_BYTES_MAX};
 use siloring_core::ports::store::StoreRequest;
 use siloring_core::time::Moment;
 use siloring_core::wire::FrameKind;
+use siloring_runtime::directory::Directory;
 use siloring_runtime::exec::local::Unpark;
 use siloring_runtime::handle::Handle;
 use siloring_runtime::links::{LinkRefusal, Links, Outgoing, Retracted, Sent};
@@ -159,6 +160,8 @@ pub struct ShardNode {
     outputs: VecDeque<NodeOutput>,
     /// The newest view that a peer told of and that was asked for.
     view_wanted: ViewNumber,
+    /// When to look next whether a link to a silo that leaves is still needed.
+    part_at: Moment,
 }
 
 impl ShardNode {
@@ -171,6 +174,7 @@ impl ShardNode {
             conns: HashMap::default(),
             outputs: VecDeque::new(),
             view_wanted: ViewNumber::ZERO,
+            part_at: Moment::NEVER,
         }
     }
 
@@ -337,6 +341,7 @@ impl ShardNode {
             self.close(now, conn, Some(&gone()));
         }
         self.shard.links.tell_view(view.number());
+        self.part_at = now;
     }
 
     /// Sets until when the silo has the right to serve.
@@ -356,12 +361,33 @@ impl ShardNode {
 
     /// Lets time pass.
     pub fn tick(&mut self, now: Moment) {
+        if self.shard.is_leaving() {
+            let callers = self.conns.values().filter(|conn| conn.role == Role::Acceptor);
+            self.shard.set_callers_count(callers.count());
+        }
+        self.part_with_leavers(now);
         self.shard.tick(now);
     }
 
     /// When [`ShardNode::tick`] has something to do.
     pub fn next_deadline(&self) -> Moment {
-        self.shard.next_deadline()
+        self.shard.next_deadline().min(self.part_at)
+    }
+
+    /// Closes our own links to silos that leave, once nothing of ours is open there: they wait for
+    /// that.
+    fn part_with_leavers(&mut self, now: Moment) {
+        if now < self.part_at {
+            return;
+        }
+        let own = |peer: &Generation| self.shard.links.own.get(peer).copied();
+        let links: Vec<ConnId> = self.shard.leavers().iter().filter_map(own).collect();
+        self.part_at = if links.is_empty() { Moment::NEVER } else { now + LEDGER_TICK };
+        for conn in links {
+            if !self.shard.is_awaited(conn) {
+                self.close(now, conn, None);
+            }
+        }
     }
 
     /// What it wants done next.
@@ -377,10 +403,10 @@ impl ShardNode {
         })
     }
 
-    /// Makes the shard's directory lose every entry that it owns.
+    /// Does a fault to the shard's directory.
     #[cfg(feature = "planted")]
-    pub fn plant_lost_entries(&mut self) {
-        self.shard.plant_lost_entries();
+    pub fn plant_fault(&mut self, fault: siloring_runtime::directory::PlantedFault) {
+        self.shard.plant_fault(fault);
     }
 
     /// Counts up while the shard works.
@@ -396,6 +422,11 @@ impl ShardNode {
     /// Sizes of the shard's tables.
     pub fn sizes(&self) -> ShardSizes {
         self.shard.sizes()
+    }
+
+    /// The shard's directory, to look at.
+    pub const fn directory(&self) -> &Directory {
+        self.shard.directory()
     }
 
     /// The silo it belongs to.

@@ -8,7 +8,7 @@ use siloring_testkit::sim::Fault;
 
 use super::scenario::{
     DETECTED, Echo, EchoRef as _, New, Note, Opening, Outcome, S1, S2, S3, SECOND, check, ensure,
-    note, notes, serve_hub, up,
+    note, notes, owned, serve_hub, up,
 };
 
 /// One way on the simulated network, at its longest.
@@ -56,6 +56,50 @@ fn a_request_between_two_hubs_of_two_processes_is_answered() {
     check(scenario, &["everything-refused"]);
 }
 
+/// G3. Replies that are deliveries of their own, from a grain to the hub that asked, cross silos
+/// while the owner of the hubs' ranges leaves in order: each arrives, and each request is answered.
+#[test]
+fn a_reply_that_crosses_silos_while_its_ranges_owner_leaves_arrives() {
+    fn scenario(new: New<'_>) -> Outcome {
+        let mut cluster = up(new(3))?;
+        let hubs: Vec<_> = owned(&cluster, "portal", S3, S2).into_iter().take(150).collect();
+        for hub in hubs.iter().copied() {
+            cluster.block_on(S2, move |node| async move {
+                node.handle().grain::<Echo>(hub).runs().await
+            })??;
+        }
+        let mut waits = 0;
+        let asked: Vec<_> = hubs
+            .iter()
+            .copied()
+            .map(|address| {
+                waits += 4;
+                let wait_ms = 400 + waits;
+                cluster.spawn(S1, move |node| async move {
+                    let hub = node.handle().hub(address).expect("a plain address").open().await;
+                    let mut hub = hub.map_err(|error| error.to_string())?;
+                    let call = hub.grain::<Echo>(address).tell_after(address.to_owned(), wait_ms);
+                    node.spawn(async move {
+                        while let Some(delivery) = hub.next().await {
+                            delivery.answer(&());
+                        }
+                    });
+                    call.await.map_err(|error| error.to_string())
+                })
+            })
+            .collect();
+        cluster.run_for(Duration::from_millis(600))?;
+        cluster.inflict(Fault::Drain(S3));
+        cluster.run_for(20 * SECOND)?;
+        for (hub, asked) in hubs.iter().zip(&asked) {
+            let said = asked.borrow_mut().take();
+            ensure!(said == Some(Ok("answered".to_owned())), "{hub}: {said:?}");
+        }
+        Ok(())
+    }
+    check(scenario, &["memory-registry"]);
+}
+
 /// G6. The process of a hub is killed; its sender goes on.
 #[test]
 fn sends_to_a_killed_process_are_answered_and_turn_not_here() {
@@ -87,7 +131,7 @@ fn sends_to_a_killed_process_are_answered_and_turn_not_here() {
         ensure!((1..=3).contains(&lines), "at most a line and one a minute, not {lines}");
         Ok(())
     }
-    check(scenario, &["refusals-swallowed"]);
+    check(scenario, &["refusals-swallowed", "open-calls-survive-their-silo"]);
 }
 
 /// G6. What was open to the killed silo ends when its death is known, not at the deadline.

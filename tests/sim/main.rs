@@ -12,11 +12,13 @@
 )]
 
 mod calls;
+mod claims;
 mod defects;
 mod directory;
 mod gate;
 mod hubs;
 mod membership;
 mod plans;
+mod rolls;
 mod scenario;
 mod smoke;

@@ -6,7 +6,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::Duration;
 
+use siloring::grain::GrainType;
 use siloring::prelude::*;
+use siloring_core::Address;
+use siloring_core::ring::{Ring, position};
+use siloring_testkit::sim::world::ProcessId;
 use siloring_testkit::sim::{Cluster, ClusterBuilder, Node, Options, Plan, Slot, defects};
 
 /// A scenario's end: it held, or why not.
@@ -16,6 +20,7 @@ pub(crate) type Outcome = Result<(), Box<dyn std::error::Error>>;
 pub(crate) const S1: Slot = Slot(1);
 pub(crate) const S2: Slot = Slot(2);
 pub(crate) const S3: Slot = Slot(3);
+pub(crate) const S4: Slot = Slot(4);
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 /// A killed silo is Dead by then (the design's bound), and a second for the news.
@@ -97,6 +102,12 @@ impl Echo {
         self.runs
     }
 
+    /// As `echo`; says in which attempt the call came here.
+    pub(crate) async fn attempt(&mut self, ctx: &Ctx) -> u8 {
+        self.runs += 1;
+        ctx.attempt()
+    }
+
     /// Ends this activation.
     pub(crate) async fn leave(&mut self, ctx: &Ctx) {
         ctx.deactivate();
@@ -118,6 +129,12 @@ impl Echo {
             Ok(()) => "answered".to_owned(),
             Err(error) => error.to_string(),
         }
+    }
+
+    /// As `tell`, after a while.
+    pub(crate) async fn tell_after(&mut self, ctx: &Ctx, hub: String, wait_ms: u64) -> String {
+        ctx.sleep(Duration::from_millis(wait_ms)).await;
+        self.tell(ctx, hub).await
     }
 }
 
@@ -262,6 +279,40 @@ async fn until_closed(node: &Node, hub: &mut Hub, log: &HubLog) -> Option<Delive
             None => {}
         }
     }
+}
+
+/// Addresses of a kind whose range the silo of `slot` owns, and the silo of `heir` once that has
+/// left.
+pub(crate) fn owned(cluster: &Cluster, kind: &str, slot: Slot, heir: Slot) -> Vec<&'static str> {
+    let view = cluster.silo(slot).expect("a silo lives in the slot").view();
+    let name = |slot| cluster.silo(slot).and_then(|silo| silo.incarnation()).map(|i| i.generation);
+    let is_of = |ring: &Ring, address: &Address, slot: Slot| {
+        ring.owner(position(address.hash())).map(|owner| owner.silo) == name(slot)
+    };
+    let left = view.active().filter(|row| Some(row.incarnation.generation) != name(slot));
+    let later = Ring::new(left.map(|row| (row.incarnation.generation, row.shards)));
+    let all = (0..4_000).map(|id| Address::of(kind, &format!("o{id}")).expect("a plain address"));
+    all.filter(|address| is_of(view.ring(), address, slot) && is_of(&later, address, heir))
+        .map(|address| &*address.as_str().to_owned().leak())
+        .collect()
+}
+
+/// A key of an echo whose range the silo of `slot` owns.
+pub(crate) fn echo_owned_by(cluster: &Cluster, slot: Slot, heir: Slot) -> &'static str {
+    let address = owned(cluster, Echo::TYPE, slot, heir)[0];
+    address.rsplit_once('/').expect("an address has a kind").1
+}
+
+/// Whether the incarnation that holds, or held, a slot as `process` is gone in `observer`'s view.
+pub(crate) fn is_gone_for(cluster: &Cluster, observer: Slot, process: ProcessId) -> bool {
+    let generation = cluster.silo_of(process).and_then(|silo| silo.incarnation());
+    let view = cluster.silo(observer).map(|silo| silo.view());
+    generation.zip(view).is_some_and(|(who, view)| view.is_gone(who.generation))
+}
+
+/// The process in a slot.
+pub(crate) fn process(cluster: &Cluster, slot: Slot) -> Result<ProcessId, String> {
+    cluster.process(slot).ok_or_else(|| format!("{slot} is empty"))
 }
 
 /// A cluster that is up, without a variant.

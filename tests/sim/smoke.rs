@@ -69,6 +69,7 @@ fn smoke(hand: u64) {
     println!("{totals:#?}");
     println!("{:.0} simulated hours per CPU-hour", hours / cpu_hours.max(1e-9));
     assert!(totals.handled > 0, "something was handled");
+    assert!(totals.regressed > 0, "the store went back in no run");
 }
 
 fn report_failure(failure: &Failure) -> ! {

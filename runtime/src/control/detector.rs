@@ -434,6 +434,10 @@ impl Detector {
             out.push_back(ControlOutput::Event(Event::ProbeMissed { silo, misses }));
         }
         let last_allowed = peer.misses + 1 >= PROBE_MISSES && peer.indirect.is_none();
+        #[cfg(any(test, feature = "planted"))]
+        if self.defect == Some(super::Defect::OneMissSuffices) && peer.misses > 0 {
+            peer.suspect(now, "a probe was missed");
+        }
         if self.is_up(silo) {
             self.probe(now, view.number(), silo, out);
         } else {
@@ -525,7 +529,10 @@ impl Detector {
     /// How long a silo must have been quiet before a vote against it is allowed.
     fn silence_required(&self, now: Moment, view: &View) -> Duration {
         #[cfg(any(test, feature = "planted"))]
-        if self.defect == Some(super::Defect::BytesForbidNothing) {
+        if matches!(
+            self.defect,
+            Some(super::Defect::BytesForbidNothing | super::Defect::OneMissSuffices)
+        ) {
             return Duration::ZERO;
         }
         let required = PROBE_PERIOD * PROBE_MISSES * self.health;

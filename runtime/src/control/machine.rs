@@ -18,6 +18,8 @@ use super::desk::{Change, Desk, Edit, Errand, Refusal, Settled, Why};
 use super::detector::{Detector, Reachout, Suspicion};
 use super::dialback::Dialbacks;
 use super::join::{Join, JoinError, Plan};
+#[cfg(any(test, feature = "planted"))]
+use super::lease::Heard;
 use super::lease::Lease;
 use super::membership::{Membership, Reading};
 use super::message::{ControlMessage, ProbeNumber, ReadAge, ViewRows};
@@ -435,6 +437,8 @@ impl Control {
             ControlMessage::Probe { number, view } => self.answer_probe(now, from, number, view),
             ControlMessage::ProbeAnswer { number, view, read, progress, newer } => {
                 let sent = self.detector.handle_answer(now, from, number, progress);
+                #[cfg(any(test, feature = "planted"))]
+                let read = read.filter(|_| self.defect != Some(super::Defect::StoreAloneRenews));
                 if let (Some(sent), Some(read)) = (sent, read) {
                     self.lease.renew_from_peer(sent, read.age());
                 }
@@ -590,6 +594,8 @@ impl Control {
         let others = view.active().map(|row| row.incarnation.generation).filter(|&silo| silo != me);
         let others: Vec<_> = others.map(|silo| self.detector.heard_at(silo)).collect();
         let needed = self.membership.votes_needed(now, me);
+        #[cfg(any(test, feature = "planted"))]
+        let (others, needed) = self.planted_lease(others, needed);
         self.lease.update(now, others, needed, &mut self.out);
     }
 
@@ -688,6 +694,8 @@ impl Control {
     fn next_change_of_joiner(&mut self, now: Moment) -> Option<Change> {
         let Phase::Joining(join) = &mut self.phase else { return None };
         let table = self.membership.table()?;
+        #[cfg(any(test, feature = "planted"))]
+        let table = &planted_table(self.defect, &self.config, table);
         let own = self.me.as_ref().and_then(|me| self.membership.view().silo(me.generation));
         let plan = match own {
             None => join.plan_row(now, &self.config, table, &mut self.rng),
@@ -773,6 +781,14 @@ impl Control {
             Settled::Lost | Settled::Unknown(Some(_)) => self.membership.forget_table(),
             Settled::Refused(refusal) => self.refused(now, refusal),
         }
+    }
+
+    #[cfg(any(test, feature = "planted"))]
+    fn planted_lease(&self, others: Vec<Heard>, needed: usize) -> (Vec<Heard>, usize) {
+        if self.defect == Some(super::Defect::StoreAloneRenews) {
+            return (vec![Heard::Never], 1);
+        }
+        (others, needed)
     }
 
     #[cfg(any(test, feature = "planted"))]
@@ -874,6 +890,21 @@ impl Control {
             self.in_service(now, asked);
         }
     }
+}
+
+/// The table as a joiner sees it: with the defect that ignores the older rows of its name, without
+/// them.
+#[cfg(any(test, feature = "planted"))]
+fn planted_table(
+    defect: Option<super::Defect>,
+    config: &ControlConfig,
+    table: &siloring_core::ports::store::Table,
+) -> siloring_core::ports::store::Table {
+    let mut table = table.clone();
+    if defect == Some(super::Defect::OldRowKept) {
+        table.rows.retain(|row| row.row.incarnation.name != config.name);
+    }
+    table
 }
 
 fn is_in_service(status: Option<SiloStatus>) -> bool {

@@ -4,9 +4,10 @@
 //! an answer overtaken by gossip is told from a store that lost commits. **Invariants.** The held
 //! view never goes back. A Dead never becomes Active in it: a table that resurrects one, lost
 //! versions or shows other rows under a known number is *regressed*: it is not adopted but
-//! repaired, row by row, the last write starting a new lineage. Until then the interim versions
-//! stay below what was seen, so that no silo that saw more takes them up. Deliberately absent: the
-//! store's requests, time-outs.
+//! repaired, row by row, under the versions of an interim lineage that nobody takes up; the last
+//! write starts the next lineage, in which nobody who lives is missing. (A store takes a row back
+//! in only under a later lineage than the one it was made in: hence the interim one.) Deliberately
+//! absent: the store's requests, time-outs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -186,20 +187,28 @@ impl Membership {
             return None;
         }
         let mut rows = self.lost_rows(table);
-        if table.version > seen {
+        if self.is_ahead(table.version) {
             // Others have started the new lineage; what they did not know Dead is written Dead.
             return rows.pop().map(|row| Change::row(table.version, row, Why::Repair));
         }
         let last = rows.len() <= 1;
         let row = rows.pop().or_else(|| self.view.silo(me).cloned())?;
-        let interim = table.version.next();
-        if last || interim >= seen {
-            let lineage = seen.lineage().checked_add(1).expect("fewer than 65535 regressions");
-            let version = seen.version().max(table.version.version()) + 1;
-            let next = ViewNumber::new(lineage, version);
-            return Some(Change::row_as(table.version, next, row, Why::Repair));
-        }
-        Some(Change::row(table.version, row, Why::Repair))
+        let later = |number: ViewNumber, version| {
+            let lineage = number.lineage().checked_add(1).expect("fewer than 32767 regressions");
+            ViewNumber::new(lineage, version)
+        };
+        let interim = if table.version.is_interim() && table.version > seen {
+            table.version.next()
+        } else {
+            later(seen, seen.version().max(table.version.version()) + 1)
+        };
+        let next = if last { later(interim, interim.version()) } else { interim };
+        Some(Change::row_as(table.version, next, row, Why::Repair))
+    }
+
+    /// Whether this is the number of a view later than ours.
+    fn is_ahead(&self, version: ViewNumber) -> bool {
+        version > self.view.number() && !version.is_interim()
     }
 
     /// The Dead rows to be removed now, if this silo is the one to do it.
@@ -262,7 +271,7 @@ impl Membership {
     fn is_own_gone(&self, me: &Incarnation, view: &View) -> bool {
         match view.silo(me.generation) {
             Some(row) => row.status == SiloStatus::Dead || row.incarnation.name != me.name,
-            None => view.number() >= self.view.number(),
+            None => view.number() >= self.view.number() && !view.number().is_interim(),
         }
     }
 
@@ -271,10 +280,10 @@ impl Membership {
         if self.defect == Some(super::Defect::ViewGoesBack) {
             return false;
         }
-        if view.number() > self.view.number() {
+        if self.is_ahead(view.number()) {
             return self.resurrects(view);
         }
-        view.number() < self.view.number() || !is_same(view.rows(), self.view.rows())
+        view.number() != self.view.number() || !is_same(view.rows(), self.view.rows())
     }
 
     /// Whether a silo that is Dead in our view lives in `view`.
@@ -289,8 +298,8 @@ impl Membership {
             let mut rows = table.rows.iter().map(|row| &row.row);
             rows.find(|row| row.incarnation.generation == generation)
         };
-        let newer = table.version > self.view.number();
-        let older = table.version < self.view.number();
+        let newer = self.is_ahead(table.version);
+        let older = !newer && table.version != self.view.number();
         let mut lost = Vec::new();
         for seen in self.view.rows() {
             let is_dead = seen.status == SiloStatus::Dead;

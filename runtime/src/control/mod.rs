@@ -186,4 +186,16 @@ pub enum Defect {
     ViewGoesBack,
     /// A joiner does not care who answers.
     JoinsUnproven,
+    /// The first missed probe is the last one allowed, and asks for no silence.
+    OneMissSuffices,
+    /// Nobody votes.
+    NeverVotes,
+    /// Two votes are needed although one accuser is left.
+    VotesFixed,
+    /// A joiner leaves the older row of its own address as it is.
+    OldRowKept,
+    /// Only the store renews the right to serve.
+    StoreAloneRenews,
+    /// A joiner leaves stale rows as they are.
+    StaleRowsKept,
 }

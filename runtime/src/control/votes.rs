@@ -58,12 +58,20 @@ pub(super) struct Electorate<'a> {
 impl Electorate<'_> {
     /// How many votes make `against` Dead.
     fn needed(&self, against: Generation) -> usize {
+        #[cfg(any(test, feature = "planted"))]
+        if self.defect == Some(super::Defect::VotesFixed) {
+            return VOTES_NEEDED;
+        }
         let silos = self.table.rows.iter().map(|row| row.row.incarnation.generation);
         silos.filter(|&by| self.is_accuser(by, against)).count().clamp(1, VOTES_NEEDED)
     }
 
     /// What `me` does about `against`, which it suspects.
     pub(super) fn decide(&self, me: Generation, against: Generation) -> Decision {
+        #[cfg(any(test, feature = "planted"))]
+        if self.defect == Some(super::Defect::NeverVotes) {
+            return Decision::Wait;
+        }
         let (Some(accused), Some(heartbeat)) = (self.row(against), self.table.heartbeat(me)) else {
             return Decision::Wait;
         };

@@ -229,6 +229,9 @@ impl Claims {
         let Some(hub) = self.hubs.get(&key).filter(|hub| hub.attempt == attempt) else {
             return;
         };
+        if step.planted.has(Defect::RefusalRetried) {
+            return;
+        }
         // The one copy that was sent is answered: there is nothing to take back.
         if hub.state == State::Claiming && hub.tries == 1 {
             let address = hub.address.clone();
@@ -320,6 +323,9 @@ impl Claims {
                 State::Waiting => {}
                 State::Claiming | State::Asserting(_) | State::Releasing(_) => {
                     if !step.planted.has(Defect::NoSwitch) {
+                        self.ask(step, key);
+                    }
+                    if step.planted.has(Defect::AskedTwice) {
                         self.ask(step, key);
                     }
                 }

@@ -28,6 +28,34 @@ pub enum Defect {
     LastWriterWins,
     /// A giver answers for a span it has already given away.
     GivenTwice,
+    /// What a range knows is lost when it is handed over.
+    MemoryRegistry,
+    /// A range stays with its owner although a newer view gives it to another.
+    RangeKept,
+    /// A claim in flight is asked for twice at a newer view.
+    AskedTwice,
+    /// A claim that is refused for good is asked for again.
+    RefusalRetried,
+    /// Of two that hold one address the older one wins.
+    OldestWins,
+    /// Two grants may get one number.
+    NumbersRepeat,
+    /// The range's owner is not told of an activation's end.
+    EndsUntold,
+    /// Whoever loses an address is not told.
+    LosersUntold,
+    /// What is absent while its range moves is answered as absent.
+    AbsentWhileMoving,
+}
+
+/// What can be done to a directory that nothing but a defect would.
+#[cfg(feature = "planted")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PlantedFault {
+    /// It loses every entry that it owns.
+    LoseEntries,
+    /// It answers so many claims as if their range were moving.
+    RefuseClaims(u32),
 }
 
 /// Which defect is switched on.

@@ -53,6 +53,8 @@ use siloring_core::{
 };
 
 pub use claims::TakeOver;
+#[cfg(feature = "planted")]
+pub use defect::PlantedFault;
 pub use defect::{Defect, Planted};
 pub use message::{Ask, DirectoryMessage, Holds, Item, ItemState, Rest, Summary, Tell, Word};
 pub use place::Place;
@@ -248,10 +250,10 @@ impl Directory {
         }
     }
 
-    /// Loses every entry that it owns, as a fault in it would: the owners of hubs must repair that.
+    /// Does a fault to it, which the owners of hubs must get over.
     #[cfg(feature = "planted")]
-    pub fn plant_lost_entries(&mut self) {
-        self.partition.plant_lost_entries();
+    pub fn plant_fault(&mut self, fault: PlantedFault) {
+        self.partition.plant_fault(fault);
     }
 
     /// The shard it belongs to.
@@ -273,6 +275,16 @@ impl Directory {
             self.claims.next_deadline(),
         ];
         deadlines.into_iter().min().unwrap_or(Moment::NEVER)
+    }
+
+    /// The view it is in.
+    pub fn view(&self) -> ViewNumber {
+        self.core.view.number()
+    }
+
+    /// The parts of the ring that are served here, in that view.
+    pub fn serving(&self) -> Vec<Span> {
+        self.partition.serving()
     }
 
     /// How much is kept and under way: for metrics, and to see that nothing leaks.

@@ -62,6 +62,8 @@ pub(super) struct Partition {
     /// When givers remind their takers.
     offer_at: Option<Moment>,
     opened: Vec<Span>,
+    #[cfg(feature = "planted")]
+    claims_to_refuse: u32,
 }
 
 /// A claim as it came.
@@ -85,10 +87,23 @@ enum ClaimVerdict {
 
 // ---- requests
 impl Partition {
-    /// Loses every entry.
+    /// Does a fault to it.
     #[cfg(feature = "planted")]
-    pub(super) fn plant_lost_entries(&mut self) {
-        self.entries = Entries::default();
+    pub(super) fn plant_fault(&mut self, fault: super::defect::PlantedFault) {
+        match fault {
+            super::defect::PlantedFault::LoseEntries => self.entries = Entries::default(),
+            super::defect::PlantedFault::RefuseClaims(count) => self.claims_to_refuse = count,
+        }
+    }
+
+    /// Whether a request is a claim that a planted fault refuses.
+    #[cfg(feature = "planted")]
+    const fn is_to_be_refused(&mut self, ask: &Ask) -> bool {
+        let refused = matches!(ask, Ask::Claim { .. }) && self.claims_to_refuse > 0;
+        if refused {
+            self.claims_to_refuse -= 1;
+        }
+        refused
     }
 
     /// Handles a request that was made in our view.
@@ -137,8 +152,20 @@ impl Partition {
         ask: Ask,
         settled: bool,
     ) -> Handled {
+        #[cfg(feature = "planted")]
+        if self.is_to_be_refused(&ask) {
+            step.answer(caller, Tell::Moving { hash });
+            return Handled::Done;
+        }
         match self.segments.standing(Key::of(hash).position()) {
             Some(Standing::Serving) if settled => {
+                self.serve(step, caller, &ask);
+                Handled::Done
+            }
+            Some(Standing::Acquiring)
+                if matches!(ask, Ask::Lookup { .. })
+                    && step.planted.has(Defect::AbsentWhileMoving) =>
+            {
                 self.serve(step, caller, &ask);
                 Handled::Done
             }
@@ -224,7 +251,11 @@ impl Partition {
         attempt: u64,
         state: EntryState,
     ) -> Place {
-        let number = self.mint(step.view.number(), self.entries.get(key).map(|e| e.place.number));
+        let number = if step.planted.has(Defect::NumbersRepeat) {
+            ActivationNumber { view: step.view.number(), counter: 1 }
+        } else {
+            self.mint(step.view.number(), self.entries.get(key).map(|e| e.place.number))
+        };
         let place = Place { endpoint, number };
         self.put(step, key, Entry { place, attempt, state });
         place
@@ -267,7 +298,8 @@ impl Partition {
             }
         };
         let replaced = before.filter(|b| b.home().is_some() && b.place.endpoint != endpoint);
-        if let Some(entry) = replaced.filter(|b| step.lives(b.place.endpoint.silo)) {
+        let is_told = !step.planted.has(Defect::LosersUntold);
+        if let Some(entry) = replaced.filter(|b| is_told && step.lives(b.place.endpoint.silo)) {
             let winner = Place::of_claim(endpoint, number);
             self.evictions.begin(step, key, entry.place, entry.attempt, winner);
         }
@@ -376,7 +408,8 @@ impl Partition {
     /// Tells the home of `loser` that it is none any more, if that is news.
     fn evict(&mut self, step: &mut Step<'_>, key: Key, loser: &Entry, winner: Place) {
         let Some(home) = loser.home() else { return };
-        if home.endpoint != winner.endpoint && step.lives(home.endpoint.silo) {
+        let is_told = !step.planted.has(Defect::LosersUntold);
+        if is_told && home.endpoint != winner.endpoint && step.lives(home.endpoint.silo) {
             self.evictions.begin(step, key, home, loser.attempt, winner);
         }
     }
@@ -490,6 +523,12 @@ impl Partition {
         let mut items: Vec<_> = behind.take(step.piece_items + 1).collect();
         let is_last = items.len() <= step.piece_items;
         items.truncate(step.piece_items);
+        if step.planted.has(Defect::MemoryRegistry) {
+            self.segments.give(&[span], caller.endpoint);
+            let (items, last) = (Vec::new(), Some(Summary::default()));
+            step.answer(caller, Tell::HandOverPiece { span, after, items, last });
+            return;
+        }
         let last = is_last.then(|| {
             let mut whole = Summary::default();
             self.entries.items(span, None, step.now).for_each(|item| whole.add(&item));
@@ -559,10 +598,11 @@ impl Partition {
         items.sort_by_key(|item| item.key);
         let mut count = 0;
         for same in items.chunk_by(|a, b| a.key == b.key) {
-            let Some(verdict) = judge(same) else { continue };
+            let Some(verdict) = judge(same, step.planted) else { continue };
             count += 1;
             let winner = self.install(step, &verdict.winner);
-            for loser in verdict.losers {
+            let is_told = !step.planted.has(Defect::LosersUntold);
+            for loser in verdict.losers.into_iter().filter(|_| is_told) {
                 self.evictions.begin(step, loser.key, loser.place, loser.attempt, winner);
             }
         }
@@ -652,6 +692,11 @@ impl Partition {
 
 // ---- what is there
 impl Partition {
+    /// The parts that are served.
+    pub(super) fn serving(&self) -> Vec<Span> {
+        self.segments.serving()
+    }
+
     /// How many addresses are known here, and how many of them are only remembered.
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.entries.len(), self.entries.tombstone_count())

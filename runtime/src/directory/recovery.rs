@@ -25,7 +25,7 @@ use siloring_core::limits::{DIRECTORY_RESEND_AFTER, RECOVERY_ACCUSE_AFTER, RECOV
 use siloring_core::{Endpoint, Generation, Moment, ShardIndex};
 
 use super::DirectoryOutput;
-use super::defect::Defect;
+use super::defect::{Defect, Planted};
 use super::message::{Ask, Item, ItemState, Rest};
 use super::span::{Key, Span, inside};
 use super::step::{Caller, Step, Succession};
@@ -272,7 +272,7 @@ pub(super) struct Verdict {
 }
 
 /// Judges all items of one key: the newest number wins; what is only in flight comes last.
-pub(super) fn judge(items: &[Item]) -> Option<Verdict> {
+pub(super) fn judge(items: &[Item], planted: Planted) -> Option<Verdict> {
     let rank = |item: &Item| {
         let firm = match item.state {
             ItemState::Registering | ItemState::Claiming => 0,
@@ -282,7 +282,11 @@ pub(super) fn judge(items: &[Item]) -> Option<Verdict> {
         };
         (firm.min(1), item.place.number, firm, item.place.endpoint)
     };
-    let winner = *items.iter().max_by_key(|item| rank(item))?;
+    let winner = if planted.has(Defect::OldestWins) {
+        *items.iter().min_by_key(|item| rank(item))?
+    } else {
+        *items.iter().max_by_key(|item| rank(item))?
+    };
     let held = |item: &&Item| {
         matches!(item.state, ItemState::Registered | ItemState::Claimed)
             && item.place.endpoint != winner.place.endpoint
@@ -307,7 +311,7 @@ mod tests {
         let old = item(1, 1, 4, ItemState::Registered);
         let new = item(1, 2, 6, ItemState::Registered);
         let late = item(1, 3, 9, ItemState::Registering);
-        let verdict = judge(&[old, late, new]).unwrap();
+        let verdict = judge(&[old, late, new], Planted::NONE).unwrap();
         assert_eq!(verdict, Verdict { winner: new, losers: vec![old] });
     }
 
@@ -316,8 +320,11 @@ mod tests {
         let claim = item(1, 1, 4, ItemState::Claimed);
         let closed = item(1, 2, 4, ItemState::Released { left_ms: 5 });
         let newer = item(1, 3, 5, ItemState::Claimed);
-        assert_eq!(judge(&[claim, closed]).unwrap().winner, closed);
-        assert_eq!(judge(&[closed, newer]).unwrap(), Verdict { winner: newer, losers: vec![] });
+        assert_eq!(judge(&[claim, closed], Planted::NONE).unwrap().winner, closed);
+        assert_eq!(
+            judge(&[closed, newer], Planted::NONE).unwrap(),
+            Verdict { winner: newer, losers: vec![] }
+        );
     }
 
     #[test]

@@ -21,6 +21,7 @@ use siloring_core::limits::{
 use siloring_core::{ActivationNumber, Address, AddressHash, Endpoint, Moment, View, ViewNumber};
 
 use super::DirectoryOutput;
+use super::defect::Defect;
 use super::message::{Ask, Holds, Item, ItemState};
 use super::place::Place;
 use super::schedule::Schedule;
@@ -86,6 +87,10 @@ impl Registrar {
         let key = Key::of(hash);
         let open = |activation: &Activation| activation.state != State::Unregistering;
         if self.activations.get(&key).is_some_and(open) {
+            if step.planted.has(Defect::EndsUntold) {
+                self.remove(key);
+                return;
+            }
             self.end(step, key);
         }
     }

@@ -215,6 +215,9 @@ impl Segments {
 /// How a part stands in the next view, which gives it to `owner`; `None`: it is dropped.
 fn follow(standing: Standing, me: Endpoint, owner: Endpoint, planted: Planted) -> Option<Standing> {
     let is_mine = owner == me;
+    if standing == Standing::Serving && planted.has(Defect::RangeKept) {
+        return Some(Standing::Serving);
+    }
     match standing {
         Standing::Acquiring => is_mine.then_some(Standing::Acquiring),
         Standing::Frozen { taker, given: Given::Maybe } if !planted.has(Defect::GivenTwice) => {

@@ -141,6 +141,13 @@ impl<L: Links> Shard<L> {
     }
 
     fn accept_now(&mut self, request: Request) {
+        #[cfg(feature = "planted")]
+        if self.config.planted == super::Planted::InboundDroppedAtStop
+            && self.leaving.is_draining()
+            && matches!(request.reply_to, ReplyTo::Link { .. })
+        {
+            return;
+        }
         if request.deadline < self.now {
             return self.refuse_expired(&request);
         }
@@ -183,6 +190,10 @@ impl<L: Links> Shard<L> {
     fn activate_for(&mut self, request: Request) {
         let kind = request.target.kind().0;
         if self.hub_kinds.contains(kind) {
+            #[cfg(feature = "planted")]
+            if self.is_refused_already(&request) {
+                return;
+            }
             let view = self.view.number();
             let detail = format!("{} is not here", request.target);
             let failure = DeliveryFailure::rejected_in(RejectedKind::NotHere, view, detail);
@@ -211,6 +222,13 @@ impl<L: Links> Shard<L> {
     }
 
     #[cfg(feature = "planted")]
+    fn is_refused_already(&mut self, request: &Request) -> bool {
+        let refusal = Some((self.now, request.target.hash()));
+        let last = core::mem::replace(&mut self.planted_refusal, refusal);
+        self.config.planted == super::Planted::DeactivateOnRefusal && last == refusal
+    }
+
+    #[cfg(feature = "planted")]
     fn is_drain_late(&self) -> bool {
         self.config.planted == super::Planted::DrainAfterActivation
     }
@@ -223,11 +241,6 @@ impl<L: Links> Shard<L> {
 
     /// Queues a request at an activation of this shard.
     pub(super) fn enqueue(&mut self, key: super::ActivationKey, request: Request) {
-        #[cfg(feature = "planted")]
-        if self.config.planted == super::Planted::InboundDroppedAtStop && self.leaving.is_draining()
-        {
-            return;
-        }
         if self.leaving.is_draining() && !matches!(request.reply_to, ReplyTo::Ledger(_)) {
             let failure = DeliveryFailure::rejected(RejectedKind::Draining, "the silo is leaving");
             return self.refuse(&request, failure);

@@ -2,14 +2,24 @@
 //!
 //! The control thread leads: `BeginDrain`, then (all shards empty, or the turns' time is up)
 //! `CloseHubs`, then the silo is declared Dead by itself.
+//!
+//! The other side of it: nobody sends a grain's request to a silo that leaves in its view, and
+//! whoever has nothing open there any more closes its link. Who leaves waits for that: it goes when
+//! nobody waits for it. A request that met the silo's end, or a reply that was slower than the news
+//! of it, would be lost after it was handed over.
 
-use siloring_core::limits::{DRAIN_HANDOVER_TIME_MAX, DRAIN_TURNS_TIME_MAX, LEDGER_TICK};
+use siloring_core::SiloStatus;
+use siloring_core::ids::Generation;
+use siloring_core::limits::{
+    DRAIN_CALLERS_TIME_MAX, DRAIN_HANDOVER_TIME_MAX, DRAIN_TURNS_TIME_MAX, LEDGER_TICK,
+};
 use siloring_core::time::Moment;
 
 use super::activation::Life;
 use super::{ActivationKey, Shard, ShardOutput};
+use crate::ledger::{OpenDelivery, Stage};
 use crate::links::Links;
-use crate::mail::ControlMail;
+use crate::mail::{ConnId, ControlMail};
 
 /// How far a shard has come in leaving.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,6 +30,8 @@ pub(super) enum Leaving {
         until: Moment,
         handed_over: bool,
         check_at: Moment,
+        /// How long the callers' links are waited for: from when nothing else was left.
+        callers_until: Moment,
     },
     /// Told the control thread that nothing is left but hubs.
     Empty,
@@ -47,15 +59,67 @@ impl<L: Links> Shard<L> {
         if self.leaving != Leaving::No {
             return;
         }
-        let until = self.now + DRAIN_HANDOVER_TIME_MAX + DRAIN_TURNS_TIME_MAX;
-        self.leaving = Leaving::Draining { until, handed_over: false, check_at: self.now };
+        self.leaving = Leaving::Draining {
+            until: self.now + DRAIN_HANDOVER_TIME_MAX + DRAIN_TURNS_TIME_MAX,
+            handed_over: false,
+            check_at: self.now,
+            callers_until: Moment::NEVER,
+        };
         self.directory.begin_drain();
         self.pump_directory();
         self.end_idle();
         self.check_leaving();
     }
 
-    fn end_idle(&mut self) {
+    /// Says how many links bring requests of others to this shard; asked for while it leaves.
+    pub const fn set_callers_count(&mut self, count: usize) {
+        self.callers_count = count;
+    }
+
+    /// Whether this shard leaves.
+    pub const fn is_leaving(&self) -> bool {
+        self.leaving.is_draining()
+    }
+
+    /// Other silos that leave in our view.
+    pub fn leavers(&self) -> &[Generation] {
+        &self.leavers
+    }
+
+    /// Whether a delivery waits for an outcome on this link.
+    pub fn is_awaited(&self, conn: ConnId) -> bool {
+        let sent_on = |stage| match stage {
+            Stage::Sent { sent, .. } => Some(sent.conn),
+            Stage::Gated
+            | Stage::Locating
+            | Stage::Linking(_)
+            | Stage::Posted(_)
+            | Stage::Delivered
+            | Stage::Backoff => None,
+        };
+        let on_it = |open: &OpenDelivery| sent_on(open.stage) == Some(conn);
+        !self.ledger.select(on_it).is_empty()
+    }
+
+    /// A newer view: who leaves in it.
+    pub(super) fn note_leavers(&mut self) {
+        let me = self.config.me.silo;
+        let rows = self.view.living().filter(|row| row.status == SiloStatus::Draining);
+        let leavers = rows.map(|row| row.incarnation.generation).filter(|silo| *silo != me);
+        self.leavers = leavers.collect();
+    }
+
+    /// Whether the silo takes no new requests for grains.
+    #[inline]
+    pub(super) fn takes_no_grains(&self, silo: Generation) -> bool {
+        #[cfg(feature = "planted")]
+        if self.config.planted == super::Planted::LeaversCalled {
+            return false;
+        }
+        !self.leavers.is_empty() && self.leavers.contains(&silo)
+    }
+
+    pub(super) fn end_idle(&mut self) {
         let idle: Vec<ActivationKey> = self
             .activations
             .iter()
@@ -79,18 +143,31 @@ impl<L: Links> Shard<L> {
 
     /// Tells the control thread once nothing is left, or the time is up.
     pub(super) fn check_leaving(&mut self) {
-        let Leaving::Draining { until, handed_over, check_at } = &mut self.leaving else { return };
+        let Leaving::Draining { until, handed_over, check_at, .. } = &mut self.leaving else {
+            return;
+        };
         // Turns and deliveries end without a word to this module: it looks again.
         *check_at = self.now + LEDGER_TICK;
         let (until, handed_over) = (*until, *handed_over);
         self.end_idle();
         let is_empty =
             self.activations.is_empty() && self.ledger.is_empty() && self.held_outcomes.is_empty();
-        if (is_empty && handed_over) || self.now >= until {
+        if (is_empty && handed_over && self.has_no_callers()) || self.now >= until {
             self.leaving = Leaving::Empty;
             let mail = ControlMail::ShardEmpty(self.config.me.shard);
             self.outputs.push_back(ShardOutput::Control(mail));
         }
+    }
+
+    /// Whether nobody waits for this shard, or all that is left to wait for has taken too long.
+    fn has_no_callers(&mut self) -> bool {
+        let Leaving::Draining { callers_until, .. } = &mut self.leaving else { return true };
+        *callers_until = (*callers_until).min(self.now + DRAIN_CALLERS_TIME_MAX);
+        #[cfg(feature = "planted")]
+        if self.config.planted == super::Planted::CallersNotAwaited {
+            return true;
+        }
+        self.callers_count == 0 || self.now >= *callers_until
     }
 
     /// Hubs are closed: what has not ended is cut off and told.

@@ -73,12 +73,32 @@ pub enum Planted {
     EverythingRefused,
     /// A hub's outbound does not wait for its claim.
     NoOutboundGate,
-    /// A request queued at a draining shard is dropped.
+    /// A request that a link brings to a draining shard is dropped.
     InboundDroppedAtStop,
     /// The drain is noticed only after an activation was made.
     DrainAfterActivation,
     /// An orphaned reply leaves a trace only.
     OrphansUntold,
+    /// A draining silo's refusal ends the delivery instead of sending it elsewhere.
+    DrainIsFinal,
+    /// Requests for grains are sent to silos that leave.
+    LeaversCalled,
+    /// A silo that leaves does not wait for its callers.
+    CallersNotAwaited,
+    /// Requests for a hub that is not here end with the first refusal, untold.
+    DeactivateOnRefusal,
+    /// The death of a silo ends what is idle on the others.
+    DeathDeactivates,
+    /// A redirect is followed and not remembered.
+    RedirectUnlearnt,
+    /// A delivery waits for the one that was sent before it.
+    OneLegAtATime,
+    /// Every failure is logged.
+    EveryFailureLogged,
+    /// What timed out is sent once more.
+    ResentAtDeadline,
+    /// A chain that waits for itself is not looked for.
+    DeadlockUndiagnosed,
 }
 
 /// What a shard is configured with.
@@ -189,6 +209,8 @@ pub struct ShardSizes {
     pub timers: usize,
     /// Outcomes that wait for room on their link.
     pub held_outcomes: usize,
+    /// Requests that came while the right to serve was out.
+    pub held_requests: usize,
 }
 
 /// The shard.
@@ -227,6 +249,10 @@ pub struct Shard<L> {
     store_tickets: u64,
     failure_log: outbound::FailureLog,
     leaving: Leaving,
+    /// Other silos that leave in our view.
+    leavers: Vec<Generation>,
+    /// How many links bring requests of others to this shard.
+    callers_count: usize,
     entropy: fastrand::Rng,
     outputs: VecDeque<ShardOutput>,
     extensions: Vec<u8>,
@@ -235,6 +261,9 @@ pub struct Shard<L> {
     progress: u64,
     /// How many turns that began at once are on the stack.
     inline_depth: u32,
+    /// The hub that was refused last, and when.
+    #[cfg(feature = "planted")]
+    planted_refusal: Option<(Moment, AddressHash)>,
 }
 
 #[cfg(feature = "planted")]
@@ -288,12 +317,16 @@ impl<L: Links> Shard<L> {
             store_tickets: 0,
             failure_log: outbound::FailureLog::default(),
             leaving: Leaving::No,
+            leavers: Vec::new(),
+            callers_count: 0,
             entropy: fastrand::Rng::with_seed(config.seed),
             outputs: VecDeque::new(),
             extensions: Vec::new(),
             named: None,
             progress: 0,
             inline_depth: 0,
+            #[cfg(feature = "planted")]
+            planted_refusal: None,
             local,
             config,
         }
@@ -353,9 +386,16 @@ impl<L: Links> Shard<L> {
         if view.number() <= self.view.number() {
             return;
         }
+        #[cfg(feature = "planted")]
+        let somebody_left = self.view.living().any(|row| view.is_gone(row.incarnation.generation));
         self.view = Arc::clone(view);
         self.directory.handle_view(self.now, view);
         self.pump_directory();
+        #[cfg(feature = "planted")]
+        if self.config.planted == Planted::DeathDeactivates && somebody_left {
+            self.end_idle();
+        }
+        self.note_leavers();
         self.end_links_to_the_gone();
         self.retry_moving();
     }
@@ -438,10 +478,10 @@ impl<L: Links> Shard<L> {
         self.outputs.pop_front()
     }
 
-    /// Makes its directory lose every entry that it owns.
+    /// Does a fault to its directory.
     #[cfg(feature = "planted")]
-    pub fn plant_lost_entries(&mut self) {
-        self.directory.plant_lost_entries();
+    pub fn plant_fault(&mut self, fault: crate::directory::PlantedFault) {
+        self.directory.plant_fault(fault);
     }
 
     /// Counts up while the shard works; with nothing to do it stands still.
@@ -459,7 +499,13 @@ impl<L: Links> Shard<L> {
             slots: self.local.slot_count(),
             timers: self.wheel.len(),
             held_outcomes: self.held_outcomes.len(),
+            held_requests: self.held_requests.len(),
         }
+    }
+
+    /// Its directory, to look at.
+    pub const fn directory(&self) -> &Directory {
+        &self.directory
     }
 
     /// Makes this shard the one that futures of this thread find, until the guard is dropped; for

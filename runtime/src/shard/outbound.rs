@@ -8,6 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use siloring_core::address::{Address, AddressHash};
 use siloring_core::event::Event;
 use siloring_core::ids::{CorrelationId, Endpoint, Generation, ShardIndex};
+#[cfg(feature = "planted")]
+use siloring_core::limits::DEADLINE_DEFAULT;
 use siloring_core::limits::{
     DEADLINE_MAX, FORWARDS_MAX, OPEN_CALLS_PER_ACTIVATION_MAX, RETRY_BACKOFF_FACTOR,
     RETRY_BACKOFF_MAX, RETRY_BACKOFF_MIN, ROUTER_ATTEMPTS_MAX,
@@ -117,6 +119,9 @@ impl<L: Links> Shard<L> {
         if self.is_gated(id) {
             return;
         }
+        if !self.leavers.is_empty() {
+            self.forget_leaver(id);
+        }
         let Some(open) = self.ledger.get(id) else { return };
         let (hash, bytes) = (open.target().hash(), open.request.body.len());
         let input = RouteInput {
@@ -169,6 +174,15 @@ impl<L: Links> Shard<L> {
         match self.host_of.get(kind) {
             Some(&host) => TargetKind::Hosted(self.hosts[host as usize].spec().placement),
             None => TargetKind::Foreign,
+        }
+    }
+
+    /// Forgets a grain's place on a silo that leaves: the directory knows better.
+    fn forget_leaver(&mut self, id: CorrelationId) {
+        let Some(hash) = self.ledger.get(id).map(|open| open.target().hash()) else { return };
+        let Some(place) = self.directory.cached(hash) else { return };
+        if self.takes_no_grains(place.endpoint.silo) && self.is_for_a_grain(id) {
+            self.directory.forget(hash, Some(place));
         }
     }
 
@@ -269,6 +283,14 @@ impl<L: Links> Shard<L> {
     }
 
     fn send_over_link(&mut self, id: CorrelationId, peer: Generation) {
+        #[cfg(feature = "planted")]
+        if self.is_behind_another(id) {
+            let detail = "another delivery is under way";
+            return self.refused(id, DeliveryFailure::rejected(RejectedKind::Overloaded, detail));
+        }
+        if self.takes_no_grains(peer) && self.is_for_a_grain(id) {
+            return self.refused_unsent(id);
+        }
         if self.linking.get(&peer).is_some_and(|waiting| !waiting.is_empty()) {
             return self.wait_for_link(id, peer);
         }
@@ -284,6 +306,24 @@ impl<L: Links> Shard<L> {
                 self.finish(id, Err(too_large(bytes)));
             }
         }
+    }
+
+    fn is_for_a_grain(&self, id: CorrelationId) -> bool {
+        self.ledger.get(id).is_some_and(|open| self.kind_of(open.target()) != TargetKind::Hub)
+    }
+
+    /// As the silo itself, which leaves, would refuse it.
+    fn refused_unsent(&mut self, id: CorrelationId) {
+        let Some(open) = self.ledger.get_mut(id) else { return };
+        open.attempts = open.attempts.saturating_add(1);
+        self.refused(id, draining());
+    }
+
+    #[cfg(feature = "planted")]
+    fn is_behind_another(&self, id: CorrelationId) -> bool {
+        let is_sent = |open: &OpenDelivery| matches!(open.stage, Stage::Sent { .. });
+        self.config.planted == super::Planted::OneLegAtATime
+            && self.ledger.select(is_sent).into_iter().any(|other| other != id)
     }
 
     fn try_link(&mut self, id: CorrelationId, peer: Generation) -> Result<(), LinkRefusal> {
@@ -427,7 +467,13 @@ impl<L: Links> Shard<L> {
     fn redirect(&mut self, id: CorrelationId, place: Place, failure: DeliveryFailure) {
         let Some(open) = self.ledger.get_mut(id) else { return };
         let target = open.target().hash();
-        self.directory.learn(target, place);
+        #[cfg(feature = "planted")]
+        let is_learnt = self.config.planted != super::Planted::RedirectUnlearnt;
+        #[cfg(not(feature = "planted"))]
+        let is_learnt = true;
+        if is_learnt {
+            self.directory.learn(target, place);
+        }
         if open.forwards >= FORWARDS_MAX {
             return self.refused(id, failure);
         }
@@ -439,6 +485,12 @@ impl<L: Links> Shard<L> {
     pub(super) fn refused(&mut self, id: CorrelationId, failure: DeliveryFailure) {
         if failure.rejected_kind() == Some(RejectedKind::NotHere) && self.look_again(id) {
             return;
+        }
+        #[cfg(feature = "planted")]
+        if self.config.planted == super::Planted::DrainIsFinal
+            && failure.rejected_kind() == Some(RejectedKind::Draining)
+        {
+            return self.finish(id, Err(failure));
         }
         if !failure.is_transient() {
             return self.finish(id, Err(failure));
@@ -494,6 +546,8 @@ impl<L: Links> Shard<L> {
     pub(super) fn deadline_passed(&mut self, id: CorrelationId) {
         let Some(open) = self.ledger.get(id) else { return };
         let stage = open.stage;
+        #[cfg(feature = "planted")]
+        self.resend_at_deadline(id, stage);
         let unsent = match stage {
             Stage::Sent { sent, .. } => self.links.retract(sent) == Retracted::Yes,
             Stage::Posted(_) | Stage::Delivered => false,
@@ -507,6 +561,17 @@ impl<L: Links> Shard<L> {
             DeliveryFailure::indeterminate(IndeterminateKind::TimedOut, detail)
         };
         self.finish(id, Err(failure));
+    }
+
+    #[cfg(feature = "planted")]
+    fn resend_at_deadline(&mut self, id: CorrelationId, stage: Stage) {
+        if self.config.planted != super::Planted::ResentAtDeadline {
+            return;
+        }
+        if let (Stage::Sent { peer, .. }, Some(open)) = (stage, self.ledger.get_mut(id)) {
+            open.deadline = self.now + DEADLINE_DEFAULT;
+            self.send_over_link(id, peer);
+        }
     }
 
     /// Ends a delivery: its one outcome is told.
@@ -580,6 +645,10 @@ impl<L: Links> Shard<L> {
     }
 
     fn log_failure(&mut self, target: &Address, failure: &DeliveryFailure) {
+        #[cfg(feature = "planted")]
+        if self.config.planted == super::Planted::EveryFailureLogged {
+            self.failure_log = FailureLog::default();
+        }
         if let Some(suppressed_count) = self.failure_log.admit(self.now, &target.hash()) {
             let (target, failure) = (target.clone(), failure.clone());
             self.emit(Event::DeliveryFailed { target, failure, suppressed_count });

@@ -184,6 +184,8 @@ pub struct Totals {
     pub kills: u64,
     /// Rolls.
     pub rolls: u64,
+    /// Silos that found the store gone back.
+    pub regressed: u64,
 }
 
 impl Totals {
@@ -197,6 +199,7 @@ impl Totals {
         self.faults += report.tally.faults;
         self.kills += report.tally.kills;
         self.rolls += report.tally.rolls;
+        self.regressed += report.events.get("StoreRegressed").copied().unwrap_or(0);
     }
 
     /// Adds other totals.
@@ -209,5 +212,6 @@ impl Totals {
         self.faults += other.faults;
         self.kills += other.kills;
         self.rolls += other.rolls;
+        self.regressed += other.regressed;
     }
 }

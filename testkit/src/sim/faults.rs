@@ -73,6 +73,7 @@ impl Active {
             | Fault::Drain(_)
             | Fault::Roll
             | Fault::Jump(..)
+            | Fault::StoreLag(_)
             | Fault::Reset(..) => return None,
         };
         Some(Self { until: now + span, effect })

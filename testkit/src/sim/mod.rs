@@ -46,6 +46,7 @@
 //! Deliberately absent: threads, the drivers, Unix sockets (all silos are on hosts of their own).
 
 mod app;
+mod checks;
 mod cluster;
 pub mod explore;
 mod faults;
@@ -61,6 +62,7 @@ mod runs;
 mod scene;
 pub mod shrink;
 mod silo;
+mod sizes;
 pub mod store;
 #[cfg(test)]
 mod toy;
@@ -76,4 +78,5 @@ pub use plan::{Fault, Options, Plan, Slot, Step};
 #[cfg(feature = "planted")]
 pub use planted::defects;
 pub use scene::{violate, world_now};
+pub use sizes::Sizes;
 pub use trace::TraceSink;

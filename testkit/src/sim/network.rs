@@ -288,6 +288,7 @@ impl Core {
         let taken = bytes.len().min(room.saturating_sub(pipe.bytes.len()));
         pipe.bytes.extend(&bytes[..taken]);
         pipe.starved = taken < bytes.len();
+        self.bytes_written += taken as u64;
         let what = stable_u64(&bytes[..taken]);
         self.trace.enter(self.now, Code::Write, u64::from(end.0), what);
         if taken > 0 {

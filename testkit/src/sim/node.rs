@@ -13,12 +13,12 @@ use siloring_core::{Incarnation, Moment, ShardIndex, SiloStatus, View};
 use siloring_runtime::exec::local::Unpark;
 use siloring_runtime::handle::{Handle, Post, PostError};
 use siloring_runtime::mail::ShardMail;
-use siloring_runtime::shard::ShardSizes;
 
 use super::app::AppClock;
 use super::cluster::ProgramFuture;
 use super::plan::Slot;
 use super::random::stream;
+use super::sizes::Sizes;
 use super::world::{Part, ProcessId};
 
 /// The mailbox of one shard. Wakes its shard when mail comes, or when a future of it was woken.
@@ -189,10 +189,10 @@ pub struct SiloShared {
     incarnation: RefCell<Option<Incarnation>>,
     view: RefCell<Arc<View>>,
     join_error: RefCell<Option<String>>,
-    sizes: RefCell<Vec<ShardSizes>>,
-    /// How often its directory was made to lose its entries.
+    sizes: RefCell<Vec<Sizes>>,
+    /// What was done to its directory, in order.
     #[cfg(feature = "planted")]
-    pub(super) losses: Cell<u32>,
+    pub(super) faults: RefCell<Vec<siloring_runtime::directory::PlantedFault>>,
 }
 
 impl SiloShared {
@@ -206,7 +206,7 @@ impl SiloShared {
             join_error: RefCell::new(None),
             sizes: RefCell::new(Vec::new()),
             #[cfg(feature = "planted")]
-            losses: Cell::new(0),
+            faults: RefCell::default(),
         })
     }
 
@@ -243,10 +243,10 @@ impl SiloShared {
         self.view.replace(view)
     }
 
-    pub(super) fn measured(&self, shard: usize, sizes: ShardSizes) {
+    pub(super) fn measured(&self, shard: usize, sizes: Sizes) {
         let mut all = self.sizes.borrow_mut();
         if all.len() <= shard {
-            all.resize(shard + 1, ShardSizes::default());
+            all.resize(shard + 1, Sizes::default());
         }
         all[shard] = sizes;
     }
@@ -283,7 +283,7 @@ impl SiloShared {
     }
 
     /// Sizes of its shards' tables, as of each shard's last run.
-    pub fn sizes(&self) -> Vec<ShardSizes> {
+    pub fn sizes(&self) -> Vec<Sizes> {
         self.sizes.borrow().clone()
     }
 }

@@ -110,6 +110,9 @@ pub enum Fault {
     StoreLose(u16, Duration),
     /// The slot cannot reach the store, for so long.
     StoreCut(Slot, Duration),
+    /// The store's replica hears of nothing for so long, then takes over: what was committed
+    /// meanwhile is lost.
+    StoreLag(Duration),
 }
 
 /// A fault and when it happens.
@@ -244,6 +247,7 @@ impl fmt::Display for Fault {
             Self::StoreLose(per_mille, span) => {
                 write!(out, "store-lose {per_mille} for {}", Span(span))
             }
+            Self::StoreLag(span) => write!(out, "store-lag for {}", Span(span)),
             Self::StoreCut(slot, span) => write!(out, "store-cut {slot} for {}", Span(span)),
         }
     }
@@ -340,6 +344,7 @@ fn parse_lasting(words: &[&str], span: Duration) -> Result<Fault, &'static str> 
         ["store-hang"] => Fault::StoreHang(span),
         ["store-delay", by] => Fault::StoreDelay(parse_span(by)?, span),
         ["store-lose", lost] => Fault::StoreLose(parse_per_mille(lost)?, span),
+        ["store-lag"] => Fault::StoreLag(span),
         ["store-cut", slot] => Fault::StoreCut(parse_slot(slot)?, span),
         _ => return Err("no such fault"),
     })
@@ -435,7 +440,7 @@ impl Draw {
     }
 
     fn store(&mut self, slot: Slot) -> Fault {
-        match self.random.u8(..5) {
+        match self.random.u8(..6) {
             0 => Fault::StoreDown(self.between(1, 40)),
             1 => Fault::StoreHang(self.between(1, 20)),
             2 => {
@@ -443,6 +448,7 @@ impl Draw {
                 Fault::StoreDelay(delay, self.between(1, 20))
             }
             3 => Fault::StoreLose(self.random.u16(50..=500), self.between(1, 20)),
+            4 => Fault::StoreLag(self.between(0, 20)),
             _ => Fault::StoreCut(slot, self.between(1, 25)),
         }
     }

@@ -7,10 +7,10 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
 
-use siloring_core::{Moment, View, ViewNumber};
+use siloring_core::Moment;
 
+use super::checks::Checks;
 use super::ledger::Ledger;
 use super::world::{HostId, ProcessId, Violation};
 
@@ -32,12 +32,14 @@ pub(super) struct Scene {
     pub(super) hosts: RefCell<Vec<HostId>>,
     /// When a connection between two hosts last ended, by the lower host first.
     pub(super) breaks: RefCell<BTreeMap<(HostId, HostId), Moment>>,
+    /// What the store committed between two moments was lost.
+    pub(super) losses: RefCell<Vec<(Moment, Moment)>>,
     violations: RefCell<Vec<Violation>>,
     /// Whether somebody watches the run; only then are notes made.
     pub(super) watched: Cell<bool>,
     notes: RefCell<Vec<String>>,
-    /// Every view seen, by number.
-    views: RefCell<BTreeMap<ViewNumber, Arc<View>>>,
+    /// What was seen of all silos together.
+    pub(super) checks: RefCell<Checks>,
 }
 
 impl Scene {
@@ -56,14 +58,6 @@ impl Scene {
 
     pub(super) fn take_notes(&self) -> Vec<String> {
         self.notes.take()
-    }
-
-    /// Keeps a view, or says how it differs from another silo's of the same number.
-    pub(super) fn compare_view(&self, view: &Arc<View>) -> Option<String> {
-        let mut views = self.views.borrow_mut();
-        let known = views.entry(view.number()).or_insert_with(|| Arc::clone(view));
-        let differs = !Arc::ptr_eq(known, view) && known.rows() != view.rows();
-        differs.then(|| format!("{:?} and {:?}", known.rows(), view.rows()))
     }
 
     pub(super) fn is_sound(&self) -> bool {
@@ -99,6 +93,12 @@ impl Scene {
 /// Runs `work` with the thread's scene; `None` outside of any world, or while the thread ends.
 pub(super) fn with<R>(work: impl FnOnce(&Rc<Scene>) -> R) -> Option<R> {
     SCENE.try_with(|scene| scene.borrow().as_ref().map(Rc::clone)).ok().flatten().map(|s| work(&s))
+}
+
+/// Whether the store may have lost what it committed between the two moments.
+pub(super) fn may_be_lost(sent: Moment, heard: Moment) -> bool {
+    let is_in = |(since, until): &(Moment, Moment)| *since <= heard && sent <= *until;
+    with(|scene| scene.losses.borrow().iter().any(is_in)).unwrap_or_default()
 }
 
 /// Reports an invariant of the program under test that does not hold; the run stops and fails.

@@ -5,8 +5,9 @@
 //! sockets, mailboxes and clocks is done here with ends, inputs and the world's time; nothing is
 //! decided.
 //!
-//! Checked here, at each step: the view of a silo never goes back and equal numbers have equal
-//! content (I4), and no table of a shard outgrows its bound (I13).
+//! Checked here, at each step: the view of a silo never goes back (I4), no table of a shard
+//! outgrows its bound (I13), and none gets an activation while it leaves (I16); [`super::checks`]
+//! compares it with the others.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -16,16 +17,14 @@ use siloring::pump::{
     ControlNode, ControlNodeOutput, DialFault, LinkMode, NodeOutput, Route, ShardNode,
 };
 use siloring_core::event::Event;
-use siloring_core::limits::{
-    ACTIVATIONS_MAX, DEADLINE_DEFAULT, FRAME_BYTES_MAX, OPEN_DELIVERIES_MAX, READ_CHUNK_BYTES,
-};
+use siloring_core::limits::{DEADLINE_DEFAULT, FRAME_BYTES_MAX, READ_CHUNK_BYTES};
 use siloring_core::{ClusterId, Endpoint, Incarnation, Moment, ShardIndex, SiloName};
 use siloring_runtime::control::{Control, ControlConfig, StoreTicket};
 use siloring_runtime::exec::local::Unpark;
 use siloring_runtime::handle::{Handle, Post};
 use siloring_runtime::host::HostFactory;
 use siloring_runtime::mail::{ConnId, ControlMail, ShardMail};
-use siloring_runtime::shard::{ShardConfig, ShardSizes};
+use siloring_runtime::shard::ShardConfig;
 use siloring_transport::{Established, LocalFacts, Secret};
 
 use super::app::App;
@@ -34,6 +33,7 @@ use super::network::{DialFailure, EndId, Ending};
 use super::node::{Mailboxes, Node, NodeSetup, SiloShared, Spawned};
 use super::planted::Planted;
 use super::scene;
+use super::sizes::Sizes;
 use super::world::{Context, Input, Part, Program};
 
 /// Runs of a shard's turns in one go: a shard that always has more must let time pass.
@@ -64,9 +64,12 @@ struct Seat {
     clogged: BTreeSet<EndId>,
     /// Once the shard drains: how many activations it may have. They only become fewer (I16).
     activations_max: Option<usize>,
+    /// Whether a range was opened in this run.
+    has_opened: bool,
     runs: u64,
+    /// How many of the directory's faults it has had.
     #[cfg(feature = "planted")]
-    losses: u32,
+    faults: usize,
 }
 
 /// A silo in the world.
@@ -171,6 +174,9 @@ impl Drop for Silo {
         self.mailboxes.stop();
         if let Some(process) = self.shared.process() {
             scene::with(|scene| scene.ledger.borrow_mut().process_ended(process));
+        }
+        if let Some(incarnation) = self.shared.incarnation() {
+            scene::with(|scene| scene.checks.borrow_mut().ended(incarnation.generation));
         }
     }
 }
@@ -418,9 +424,7 @@ impl Silo {
                 let text = format!("{} after {}", view.number(), before.number());
                 context.violate("I4 a silo's view never goes back", text);
             }
-            if let Some(text) = scene::with(|scene| scene.compare_view(view)).flatten() {
-                context.violate("I4 equal views have equal content", text);
-            }
+            context.check("I4 equal views have equal content", |checks| checks.view(view));
             context.note(|| format!("view {} of {}", view.number(), self.setup.name));
         }
         self.mailboxes.shards[usize::from(shard.0)].push(mail);
@@ -497,10 +501,11 @@ impl Silo {
         seat.runs += 1;
         node.set_lease(self.serve_until);
         #[cfg(feature = "planted")]
-        if seat.losses != self.shared.losses.get() {
-            seat.losses = self.shared.losses.get();
-            node.plant_lost_entries();
+        for fault in self.shared.faults.borrow().iter().skip(seat.faults) {
+            seat.faults += 1;
+            node.plant_fault(*fault);
         }
+        let known = node.directory().view();
         let mut lost = Vec::new();
         while let Some(input) = context.next_input() {
             shard_input(&mut node, seat, input, &mut lost, context);
@@ -521,9 +526,13 @@ impl Silo {
             node.closed(now, conn_of(end), reason(ending));
         }
         let more = self.work(&mut node, index, context);
-        let sizes = node.sizes();
+        let clogged = self.seats[index].clogged.len();
+        let sizes = Sizes { shard: node.sizes(), directory: node.directory().usage(), clogged };
         check_sizes(sizes, &mut self.seats[index], context);
         self.shared.measured(index, sizes);
+        if std::mem::take(&mut self.seats[index].has_opened) || node.directory().view() != known {
+            check_serving(&node, index, context);
+        }
         let deadline = if more { now } else { node.next_deadline() };
         self.seats[index].node = Some(node);
         deadline
@@ -567,10 +576,32 @@ impl Silo {
                     self.seats[index].readable.remove(&end);
                     context.close(end);
                 }
-                NodeOutput::Event(event) => context.tell(event),
+                NodeOutput::Event(event) => {
+                    self.seats[index].has_opened |= matches!(event, Event::RangeServed { .. });
+                    check_claim(&event, context);
+                    context.tell(event);
+                }
             }
         }
     }
+}
+
+fn check_claim(event: &Event, context: &mut Context<'_>) {
+    if let Event::HubClaimed { address, number } = event {
+        let process = context.process();
+        context.check("I12 a claim's number is one silo's", |checks| {
+            checks.claimed(process, address, *number)
+        });
+    }
+}
+
+fn check_serving(node: &ShardNode, index: usize, context: &mut Context<'_>) {
+    let shard = ShardIndex(u16::try_from(index).expect("counted from a u16"));
+    let shard = Endpoint { silo: node.silo(), shard };
+    let (view, spans) = (node.directory().view(), node.directory().serving());
+    context.check("I6 one shard serves a position in a view", |checks| {
+        checks.serving(shard, view, spans)
+    });
 }
 
 fn shard_input(
@@ -636,14 +667,15 @@ fn write_link(
     node.sent(conn, taken);
 }
 
-fn check_sizes(sizes: ShardSizes, seat: &mut Seat, context: &mut Context<'_>) {
-    if sizes.open_deliveries > OPEN_DELIVERIES_MAX || sizes.activations > ACTIVATIONS_MAX {
-        context.violate("I13 every table is at most its bound", format!("{sizes:?}"));
+fn check_sizes(sizes: Sizes, seat: &mut Seat, context: &mut Context<'_>) {
+    if let Some(text) = sizes.beyond_bounds() {
+        context.violate("I13 every table is at most its bound", text);
     }
     let Some(most) = &mut seat.activations_max else { return };
-    if sizes.activations > *most {
-        let text = format!("{} activations after {most}", sizes.activations);
+    let activations = sizes.shard.activations;
+    if activations > *most {
+        let text = format!("{activations} activations after {most}");
         context.violate("I16 no activation is made after Draining", text);
     }
-    *most = sizes.activations;
+    *most = activations;
 }

@@ -16,7 +16,7 @@ use siloring_core::limits::STORE_REQUEST_TIME_MAX;
 use siloring_core::ports::store::{
     StateKey, Store, StoreAnswer, StoreError, StoreRequest, StoreResult, Table,
 };
-use siloring_core::{ActivationNumber, Generation, Moment, SiloStatus};
+use siloring_core::{ActivationNumber, Generation, Moment, SiloStatus, ViewNumber};
 
 use super::trace::Code;
 use super::world::{Core, Happening, HostId, Input, Part, ProcessId, nanos};
@@ -72,6 +72,8 @@ pub(super) struct StoreModel {
     /// When the last request of a process and lane is executed: each lane is one connection.
     lanes: BTreeMap<(ProcessId, Lane), Moment>,
     statuses: BTreeMap<Generation, SiloStatus>,
+    /// Every incarnation that was ever in the table.
+    names: BTreeSet<Generation>,
     version: u64,
     fences: HashMap<StateKey, ActivationNumber>,
     unavailable_count: u64,
@@ -113,6 +115,7 @@ impl StoreModel {
             next: 0,
             lanes: BTreeMap::new(),
             statuses: BTreeMap::new(),
+            names: BTreeSet::new(),
             version: 0,
             fences: HashMap::default(),
             unavailable_count: 0,
@@ -127,7 +130,18 @@ impl StoreModel {
 
     /// Whether the table ever had this incarnation.
     pub(super) fn had(&self, generation: Generation) -> bool {
-        self.statuses.contains_key(&generation)
+        self.names.contains(&generation)
+    }
+
+    /// The store lost its last versions: what they were is forgotten here too. The version it shows
+    /// now.
+    pub(super) fn went_back(&mut self) -> Option<ViewNumber> {
+        let table = self.table()?;
+        let rows = table.rows.iter().map(|row| &row.row);
+        self.statuses = rows.map(|row| (row.incarnation.generation, row.status)).collect();
+        self.version = table.version.0;
+        self.fences.clear();
+        Some(table.version)
     }
 
     /// The membership table as it stands, past every fault.
@@ -167,6 +181,7 @@ impl StoreModel {
         self.version = version;
         for row in &table.rows {
             let (who, status) = (row.row.incarnation.generation, row.row.status);
+            self.names.insert(who);
             let before = self.statuses.insert(who, status);
             if before.is_some_and(|before| before > status) {
                 let detail = format!("{who}: {status:?} after {before:?}");

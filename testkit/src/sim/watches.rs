@@ -65,6 +65,7 @@ const fn span(fault: Fault) -> Duration {
         | Fault::StoreHang(span)
         | Fault::StoreDelay(_, span)
         | Fault::StoreLose(_, span)
+        | Fault::StoreLag(span)
         | Fault::StoreCut(_, span) => span,
     }
 }
@@ -90,6 +91,7 @@ pub(super) fn ended_slot(fault: Fault) -> Option<Slot> {
         | Fault::StoreHang(_)
         | Fault::StoreDelay(..)
         | Fault::StoreLose(..)
+        | Fault::StoreLag(_)
         | Fault::StoreCut(..) => None,
     }
 }

@@ -16,13 +16,13 @@ use std::time::Duration;
 use siloring::grain::GrainType;
 use siloring::prelude::*;
 use siloring_core::limits::DEADLINE_DEFAULT;
-use siloring_core::{Address, AddressError, FailedKind};
+use siloring_core::{Address, AddressError, FailedKind, Moment};
 use siloring_runtime::call::Call;
 
 use super::cluster::{Cluster, ClusterBuilder, Failure};
 use super::ledger::{DeliveryId, Source, ran};
 use super::node::Node;
-use super::scene::{violate, world_now};
+use super::scene::{may_be_lost, violate, world_now};
 
 /// Keys of each kind of counter.
 const KEYS: u64 = 24;
@@ -311,7 +311,11 @@ struct Memory {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Presence {
-    Must,
+    /// Unless the store lost what it committed between the two moments.
+    Must {
+        sent: Moment,
+        heard: Moment,
+    },
     MustNot,
     May,
 }
@@ -374,7 +378,8 @@ impl Workload {
             cluster.world().counts().open() == 0
         })?;
         self.probe(cluster)?;
-        self.verify_sets(cluster)
+        self.verify_sets(cluster)?;
+        cluster.check_rest()
     }
 
     fn probe(&self, cluster: &mut Cluster) -> Result<(), Failure> {
@@ -407,7 +412,9 @@ impl Workload {
             };
             for (id, presence) in expected {
                 let wrong = match presence {
-                    Presence::Must => !found.contains(&id),
+                    Presence::Must { sent, heard } => {
+                        !found.contains(&id) && !may_be_lost(sent, heard)
+                    }
                     Presence::MustNot => found.contains(&id),
                     Presence::May => false,
                 };
@@ -619,7 +626,7 @@ fn begin_rare(node: &Node, source: Source, random: &mut fastrand::Rng) {
 
 async fn add(handle: Handle, memory: Rc<Memory>, source: Source, key: u64) {
     let target = address(DurableSet::TYPE, key);
-    let mut entered = 0;
+    let (mut entered, sent) = (0, world_now().unwrap_or_default());
     let result = judged(source, &target, None, |id| {
         entered = id.0;
         // Until its outcome is known it may be in the set.
@@ -628,7 +635,7 @@ async fn add(handle: Handle, memory: Rc<Memory>, source: Source, key: u64) {
     })
     .await;
     let presence = match result {
-        Ok(_) => Presence::Must,
+        Ok(_) => Presence::Must { sent, heard: world_now().unwrap_or_default() },
         Err(CallError::Delivery(failure)) if failure.rejected_kind().is_some() => Presence::MustNot,
         Err(CallError::Delivery(_) | CallError::Handler(_)) => Presence::May,
     };

@@ -20,6 +20,7 @@ use siloring_core::ports::store::{Store, StoreRequest, StoreResult};
 use siloring_core::schema::mix;
 use siloring_core::{Generation, Moment};
 
+use super::checks::Checks;
 use super::ledger::Counts;
 use super::network::{DialFailure, EndId, Ending, Network, NetworkSettings};
 use super::queue::EventQueue;
@@ -266,6 +267,7 @@ pub(super) struct Core {
     event_counts: BTreeMap<&'static str, u64>,
     events: Vec<KeptEvent>,
     run_count: u64,
+    pub(super) bytes_written: u64,
 }
 
 impl Core {
@@ -447,6 +449,18 @@ impl Context<'_> {
         self.core.violate(invariant, detail);
     }
 
+    /// Checks what has changed of this silo against the others.
+    pub(super) fn check(
+        &mut self,
+        invariant: &'static str,
+        holds: impl FnOnce(&mut Checks) -> Option<String>,
+    ) {
+        let broken = holds(&mut self.core.scene.checks.borrow_mut());
+        if let Some(text) = broken {
+            self.core.violate(invariant, text);
+        }
+    }
+
     /// Whether the store's table ever had this incarnation: for checks.
     pub fn was_written(&self, generation: Generation) -> bool {
         self.core.store.had(generation)
@@ -495,6 +509,7 @@ impl World {
             event_counts: BTreeMap::new(),
             events: Vec::new(),
             run_count: 0,
+            bytes_written: 0,
         };
         core.scene.watched.set(core.trace.is_watched());
         Self { core, programs: Vec::new() }
@@ -814,6 +829,11 @@ impl World {
         self.core.trace.count()
     }
 
+    /// How many bytes were written to connections.
+    pub const fn bytes_written(&self) -> u64 {
+        self.core.bytes_written
+    }
+
     /// How often a part was run.
     pub const fn run_count(&self) -> u64 {
         self.core.run_count
@@ -829,6 +849,15 @@ impl World {
         let what = siloring_core::hash::stable_u64(fault.as_bytes());
         self.core.trace.enter(self.core.now, Code::Fault, 0, what);
         self.core.trace.note(self.core.now, || format!("fault: {fault}"));
+    }
+
+    /// The store lost what it had committed since then.
+    pub(super) fn store_went_back(&mut self, since: Moment) {
+        if let Some(kept) = self.core.store.went_back() {
+            self.core.scene.checks.borrow_mut().lineage_lost(kept);
+        }
+        self.core.scene.losses.borrow_mut().push((since, self.core.now));
+        self.core.trace.enter(self.core.now, Code::Fault, 1, since.as_nanos());
     }
 
     pub(super) const fn core(&mut self) -> &mut Core {

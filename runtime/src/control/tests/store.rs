@@ -44,6 +44,11 @@ impl SharedStore {
                     assert!(row.status >= held.row.status, "statuses move to the right");
                     held.row = row.clone();
                 } else {
+                    let is_new = generation == Generation::of(*next);
+                    let is_lost = generation.view().lineage() < next.lineage();
+                    if !(is_new || is_lost || row.status == SiloStatus::Dead) {
+                        return Err(StoreError::DeadStaysDead);
+                    }
                     if row.status == SiloStatus::Joining && next.lineage() == 0 {
                         assert_eq!(generation, Generation::of(*next), "named by its write");
                         assert!(self.made.insert(generation), "a generation is made once");

@@ -1,0 +1,151 @@
+//! What a cluster is built of.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::rc::Rc;
+
+use siloring_core::{ClusterId, Moment};
+use siloring_runtime::grain::Grain;
+use siloring_runtime::host::HostFactory;
+use siloring_storage::MemoryStore;
+
+use super::super::node::Node;
+use super::super::plan::{Options, Plan};
+use super::super::planted::Planted;
+use super::super::trace::TraceSink;
+use super::super::watches::Watches;
+use super::super::world::{World, WorldSettings};
+use super::{Cluster, MakeProgram, SlotState, Tally};
+
+/// Builds a [`Cluster`].
+pub struct ClusterBuilder {
+    plan: Plan,
+    hosts: Vec<HostFactory>,
+    programs: Vec<MakeProgram>,
+    early_programs: Vec<MakeProgram>,
+    sink: Option<TraceSink>,
+    world: WorldSettings,
+}
+
+impl std::fmt::Debug for ClusterBuilder {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("ClusterBuilder").field("plan", &self.plan).finish_non_exhaustive()
+    }
+}
+
+impl ClusterBuilder {
+    /// Every silo hosts this grain type.
+    #[must_use]
+    pub fn host<G: Grain>(mut self) -> Self {
+        self.hosts.push(HostFactory::of::<G>());
+        self
+    }
+
+    /// Every silo's process runs this program, from the moment the silo is Active until it ends.
+    #[must_use]
+    pub fn program<F>(mut self, make: impl Fn(Node) -> F + 'static) -> Self
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        self.programs.push(Rc::new(move |node| Box::pin(make(node))));
+        self
+    }
+
+    /// Every silo's process runs this program too, from its start on: before the silo has joined.
+    #[must_use]
+    pub fn early_program<F>(mut self, make: impl Fn(Node) -> F + 'static) -> Self
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        self.early_programs.push(Rc::new(move |node| Box::pin(make(node))));
+        self
+    }
+
+    /// What happens to it.
+    #[must_use]
+    pub fn plan(mut self, plan: Plan) -> Self {
+        self.world.seed = plan.options.seed;
+        self.plan = plan;
+        self
+    }
+
+    /// Tells every step of the run to `sink`.
+    #[must_use]
+    pub fn trace(mut self, sink: impl FnMut(&str) + 'static) -> Self {
+        self.sink = Some(Box::new(sink));
+        self
+    }
+
+    /// Keeps the events that silos tell, for [`Cluster::world`].
+    #[must_use]
+    pub const fn keep_events(mut self) -> Self {
+        self.world.keep_events = true;
+        self
+    }
+
+    /// Changes the settings of the world.
+    #[must_use]
+    pub fn world(mut self, change: impl FnOnce(&mut WorldSettings)) -> Self {
+        change(&mut self.world);
+        self
+    }
+
+    /// The cluster, with every slot empty.
+    ///
+    /// # Panics
+    /// If the plan's options name an unknown defect.
+    pub fn build(self) -> Cluster {
+        let id = ClusterId::new("sim").expect("a plain name");
+        let memory = MemoryStore::new(id.clone());
+        let mut world = World::new(self.world, Box::new(memory.clone()), self.sink);
+        let slots = (1..=self.plan.options.silos)
+            .map(|number| SlotState {
+                name: format!("s{number}"),
+                host: world.add_host(),
+                current: None,
+                leaving: Vec::new(),
+                generation_count: 0,
+                restart_at: Moment::NEVER,
+                down_on_purpose: false,
+            })
+            .collect();
+        let steps = self.plan.steps.iter().copied().collect();
+        Cluster {
+            id,
+            world,
+            memory,
+            replica: None,
+            options: self.plan.options.clone(),
+            steps,
+            hosts: self.hosts,
+            programs: self.programs,
+            early_programs: self.early_programs,
+            planted: Planted::named(self.plan.options.defect.as_deref()),
+            slots,
+            silos: BTreeMap::new(),
+            active: Vec::new(),
+            touched: BTreeSet::new(),
+            roll: None,
+            began: Moment::ZERO,
+            tally: Tally::default(),
+            watches: Watches::default(),
+            seen_active: BTreeSet::new(),
+            plan: self.plan,
+        }
+    }
+}
+
+impl Cluster {
+    /// A builder of a cluster with the usual options.
+    pub fn builder() -> ClusterBuilder {
+        let plan = Plan::calm(Options::new(1));
+        ClusterBuilder {
+            world: WorldSettings::new(plan.options.seed),
+            plan,
+            hosts: Vec::new(),
+            programs: Vec::new(),
+            early_programs: Vec::new(),
+            sink: None,
+        }
+    }
+}
