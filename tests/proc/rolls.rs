@@ -16,25 +16,25 @@ const CALL_TIME_MAX_MS: f64 = 5_000.0;
 /// Probes of each silo after each roll.
 const PROBES: usize = 10;
 
-/// G9. In each roll every pod is replaced, newcomer first, while all silos call each other's grains
-/// without pause.
+/// G9. In each roll every silo is replaced, newcomer first, while all call each other's grains
+/// without pause. None stays through all rolls: with time it would host every grain.
 #[test]
 fn ten_graceful_rolls_fail_no_call() {
     let cluster = Cluster::new("rolls");
-    let mut caller = begin(&cluster, "caller");
-    let mut pods: Vec<Silo> = (0..2).map(|pod| begin(&cluster, &format!("pod-{pod}-0"))).collect();
+    let mut pods: Vec<Silo> = (0..3).map(|pod| begin(&cluster, &format!("pod-{pod}-0"))).collect();
+    let mut calls = 0;
     for roll in 1..=ROLLS {
         for (number, pod) in pods.iter_mut().enumerate() {
             let newcomer = begin(&cluster, &format!("pod-{number}-{roll}"));
             let mut leaver = std::mem::replace(pod, newcomer);
-            end(&mut leaver);
+            calls += end(&mut leaver);
             leaver.drain();
         }
-        for silo in pods.iter_mut().chain([&mut caller]) {
-            probe(silo, roll);
+        for pod in &mut pods {
+            probe(pod, roll);
         }
     }
-    let calls: u64 = pods.iter_mut().chain([&mut caller]).map(end).sum();
+    calls += pods.iter_mut().map(end).sum::<u64>();
     assert!(calls > 10_000, "the load was no load: {calls} calls");
 }
 
