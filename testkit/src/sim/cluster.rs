@@ -106,6 +106,8 @@ pub struct Report {
     pub store_unavailable: u64,
     /// Of which were carried out: their answer was lost.
     pub store_answers_lost: u64,
+    /// Connections dialled by the name of a Unix socket.
+    pub dialled_by_name: usize,
     /// Events told, by name.
     pub events: BTreeMap<&'static str, u64>,
 }
@@ -393,6 +395,7 @@ impl Cluster {
         Report {
             store_unavailable,
             store_answers_lost,
+            dialled_by_name: self.world.core_ref().network.named_count(),
             trace_hash: self.world.trace_hash(),
             trace_count: self.world.trace_count(),
             simulated: self.world.now().since(Moment::ZERO),

@@ -43,7 +43,9 @@
 //! [`world`] has time, processes and clocks; [`network`] connections that can be cut anywhere;
 //! [`store`] a store that can be down, slow, or lose its answers; [`plan`] the faults as text;
 //! [`ledger`] the checker; [`Cluster`] slots, rolls and phases; [`workload`] the built-in load.
-//! Deliberately absent: threads, the drivers, Unix sockets (all silos are on hosts of their own).
+//! Deliberately absent: threads, the drivers. Silos that believe they share a host ([`Hosts::One`])
+//! find each other by the names of their Unix sockets; what such a socket does differently is not
+//! modelled.
 
 mod app;
 mod checks;
@@ -74,7 +76,7 @@ pub mod world;
 pub use app::AppClock;
 pub use cluster::{Cluster, ClusterBuilder, Failure, Report, Tally};
 pub use node::{Node, SiloShared};
-pub use plan::{Fault, Options, Plan, Slot, Step};
+pub use plan::{Fault, Hosts, Options, Plan, Slot, Step};
 #[cfg(feature = "planted")]
 pub use planted::defects;
 pub use scene::{violate, world_now};

@@ -147,12 +147,24 @@ struct End {
 pub(super) struct Network {
     settings: NetworkSettings,
     connections: Vec<[End; 2]>,
+    /// How each connection was dialled.
+    ways: Vec<&'static str>,
     paths: BTreeMap<(HostId, HostId), Path>,
 }
 
 impl Network {
     pub(super) const fn new(settings: NetworkSettings) -> Self {
-        Self { settings, connections: Vec::new(), paths: BTreeMap::new() }
+        Self { settings, connections: Vec::new(), ways: Vec::new(), paths: BTreeMap::new() }
+    }
+
+    /// How a connection was dialled: `unix`, by name, or `tcp`, by address.
+    pub(super) fn way(&self, end: EndId) -> &'static str {
+        self.ways[end.connection()]
+    }
+
+    /// How many connections were dialled by name.
+    pub(super) fn named_count(&self) -> usize {
+        self.ways.iter().filter(|way| **way == "unix").count()
     }
 
     fn end(&self, end: EndId) -> &End {
@@ -219,6 +231,7 @@ impl Core {
         let here = Some(self.process(process).host);
         let there = self.host_at(address);
         self.network.connections.push([blank(here, Some((process, part))), blank(there, None)]);
+        self.network.ways.push(if self.names.contains_key(address) { "unix" } else { "tcp" });
         self.process_mut(process).ends.push(end);
         self.trace.enter(self.now, Code::Dial, u64::from(end.0), u64::from(process.0));
         self.trace.note(self.now, || format!("{process:?} dials {address}"));

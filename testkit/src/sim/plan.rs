@@ -20,6 +20,24 @@ impl fmt::Display for Slot {
     }
 }
 
+/// Where silos are, as far as they can tell: their links differ by it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hosts {
+    /// Each on a host of its own: links are TCP.
+    Apart,
+    /// All on one: links are Unix sockets, found by name. (Faults still part them.)
+    One,
+}
+
+impl fmt::Display for Hosts {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Apart => "apart",
+            Self::One => "one",
+        })
+    }
+}
+
 /// The options of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -30,6 +48,8 @@ pub struct Options {
     pub silos: u16,
     /// Shards of each silo.
     pub shards: u16,
+    /// Where the silos are.
+    pub hosts: Hosts,
     /// How long faults happen and the load goes on; then everything is healed and must converge.
     pub safety: Duration,
     /// Deliveries that the built-in load begins in each second, over the whole cluster.
@@ -45,6 +65,7 @@ impl Options {
             seed,
             silos: 3,
             shards: 2,
+            hosts: Hosts::Apart,
             safety: Duration::from_mins(10),
             load_per_second: 24,
             defect: None,
@@ -57,6 +78,7 @@ impl fmt::Display for Options {
         writeln!(out, "seed {}", self.seed)?;
         writeln!(out, "silos {}", self.silos)?;
         writeln!(out, "shards {}", self.shards)?;
+        writeln!(out, "hosts {}", self.hosts)?;
         writeln!(out, "safety {}", Span(self.safety))?;
         writeln!(out, "load {}", self.load_per_second)?;
         match &self.defect {
@@ -298,12 +320,18 @@ fn parse_option(options: &mut Options, name: &str, value: &str) -> Result<(), &'
         "seed" => options.seed = value.parse().or(Err("a seed is a whole number"))?,
         "silos" => options.silos = parse_count(value)?,
         "shards" => options.shards = parse_count(value)?,
+        "hosts" => options.hosts = parse_hosts(value)?,
         "safety" => options.safety = parse_span(value)?,
         "load" => options.load_per_second = value.parse().or(Err("a load is a whole number"))?,
         "defect" => options.defect = Some(value.to_owned()),
-        _ => return Err("options are seed, silos, shards, safety, load, defect"),
+        _ => return Err("options are seed, silos, shards, hosts, safety, load, defect"),
     }
     Ok(())
+}
+
+fn parse_hosts(text: &str) -> Result<Hosts, &'static str> {
+    let all = [Hosts::Apart, Hosts::One];
+    all.into_iter().find(|hosts| hosts.to_string() == text).ok_or("hosts are apart or one")
 }
 
 fn parse_count(text: &str) -> Result<u16, &'static str> {

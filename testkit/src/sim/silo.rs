@@ -25,12 +25,14 @@ use siloring_runtime::handle::{Handle, Post};
 use siloring_runtime::host::HostFactory;
 use siloring_runtime::mail::{ConnId, ControlMail, ShardMail};
 use siloring_runtime::shard::ShardConfig;
+use siloring_transport::net::UnixName;
 use siloring_transport::{Established, LocalFacts, Secret};
 
 use super::app::App;
 use super::cluster::MakeProgram;
 use super::network::{DialFailure, EndId, Ending};
 use super::node::{Mailboxes, Node, NodeSetup, SiloShared, Spawned};
+use super::plan::Hosts;
 use super::planted::Planted;
 use super::scene;
 use super::sizes::Sizes;
@@ -46,6 +48,7 @@ pub(super) struct SiloSetup {
     pub(super) name: String,
     pub(super) address: String,
     pub(super) shards: u16,
+    pub(super) place: Hosts,
     pub(super) hosts: Vec<HostFactory>,
     pub(super) programs: Vec<MakeProgram>,
     pub(super) early_programs: Vec<MakeProgram>,
@@ -186,13 +189,17 @@ impl Silo {
     fn make_control(&self, context: &mut Context<'_>) -> ControlNode {
         let name = SiloName::new(self.setup.name.as_str()).expect("slots have plain names");
         let address = self.setup.address.as_str();
-        let mut config = ControlConfig::new(name, address, address, self.setup.shards, Vec::new());
+        let (host, mode) = match self.setup.place {
+            Hosts::Apart => (address, LinkMode::Tcp),
+            Hosts::One => ("the-one-host", LinkMode::Auto),
+        };
+        let mut config = ControlConfig::new(name, address, host, self.setup.shards, Vec::new());
         config.stall_abort_after = None;
         let facts = LocalFacts {
             cluster: self.setup.cluster.clone(),
             incarnation: None,
             shards: self.setup.shards,
-            host: address.to_owned(),
+            host: host.to_owned(),
             deadline_default: DEADLINE_DEFAULT,
             frame_bytes_max: u32::try_from(FRAME_BYTES_MAX).expect("a frame's length is a u32"),
             secrets: vec![Secret::new("simulated-secret").expect("long enough")],
@@ -207,7 +214,7 @@ impl Silo {
             random.fill(&mut nonce);
             nonce
         });
-        let mut node = ControlNode::new(machine, facts, address, LinkMode::Tcp, nonces);
+        let mut node = ControlNode::new(machine, facts, address, mode, nonces);
         self.setup.planted.control_node(&mut node);
         node
     }
@@ -270,7 +277,7 @@ impl Silo {
         match input {
             // The simulated network has no addresses of dialers.
             Input::Accepted { end } => {
-                let conn = control.accepted(now, "tcp", None);
+                let conn = control.accepted(now, context.way(end), None);
                 self.bind(conn, end);
             }
             Input::Connected { end } => {
@@ -391,13 +398,11 @@ impl Silo {
     }
 
     fn dial(&mut self, conn: ConnId, route: &Route, context: &mut Context<'_>) {
-        match route {
-            Route::Tcp(address) => {
-                let end = context.dial(address);
-                self.bind(conn, end);
-            }
-            Route::Unix(name) => unreachable!("links are TCP here, not {name:?}"),
-        }
+        let end = match route {
+            Route::Tcp(address) => context.dial(address),
+            Route::Unix(name) => context.dial(name.as_str()),
+        };
+        self.bind(conn, end);
     }
 
     fn hand_off(
@@ -447,6 +452,8 @@ impl Silo {
             let text = format!("{incarnation} is in no table");
             context.violate("an incarnation is named by a write that was made", text);
         }
+        let name = UnixName::of(&self.setup.cluster, silo, &self.setup.address);
+        context.listen(name.as_str());
         self.shared.named(incarnation);
         for index in 0..self.setup.shards {
             let me = Endpoint { silo, shard: ShardIndex(index) };

@@ -11,16 +11,23 @@
 //!
 //! Deliberately absent: threads, clocks, and any knowledge of silos (that is [`super::silo`]).
 
+mod clock;
+mod context;
+mod lives;
+
+pub use context::Context;
+
+use clock::Clock;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
+use siloring_core::Moment;
 use siloring_core::event::Event;
-use siloring_core::ports::store::{Store, StoreRequest, StoreResult};
+use siloring_core::ports::store::{Store, StoreResult};
 use siloring_core::schema::mix;
-use siloring_core::{Generation, Moment};
 
-use super::checks::Checks;
 use super::ledger::Counts;
 use super::network::{DialFailure, EndId, Ending, Network, NetworkSettings};
 use super::queue::EventQueue;
@@ -203,32 +210,6 @@ struct PartState {
     busy_until: Moment,
 }
 
-/// A clock that starts anywhere, drifts, and may jump forward.
-#[derive(Debug, Clone, Copy)]
-struct Clock {
-    offset_ns: u64,
-    drift_ppm: i32,
-}
-
-impl Clock {
-    fn read(self, now: Moment) -> Moment {
-        let drift = i128::from(now.as_nanos()) * i128::from(self.drift_ppm) / 1_000_000;
-        let local = i128::from(self.offset_ns) + i128::from(now.as_nanos()) + drift;
-        Moment::from_nanos(u64::try_from(local).expect("a drift is smaller than the time"))
-    }
-
-    /// The first moment at which this clock shows `local` or more.
-    fn when(self, local: Moment) -> Moment {
-        if local == Moment::NEVER {
-            return Moment::NEVER;
-        }
-        let elapsed = i128::from(local.as_nanos()) - i128::from(self.offset_ns);
-        let rate = 1_000_000 + i128::from(self.drift_ppm);
-        let now = (elapsed * 1_000_000 + rate - 1).div_euclid(rate) + 1;
-        Moment::from_nanos(u64::try_from(now.max(0)).unwrap_or(u64::MAX))
-    }
-}
-
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) host: HostId,
@@ -261,6 +242,8 @@ pub(super) struct Core {
     pub(super) network: Network,
     pub(super) store: StoreModel,
     hosts: Vec<Host>,
+    /// Who listens under a name.
+    pub(super) names: BTreeMap<String, ProcessId>,
     processes: Vec<Process>,
     settings: WorldSettings,
     pub(super) scene: Rc<Scene>,
@@ -283,7 +266,12 @@ impl Core {
         self.hosts[usize::from(host.0)].process
     }
 
+    /// The host at an address, or that of who listens under a name.
     pub(super) fn host_at(&self, address: &str) -> Option<HostId> {
+        if let Some(process) = self.names.get(address) {
+            let process = self.process(*process);
+            return process.life.is_alive().then_some(process.host);
+        }
         let index = self.hosts.iter().position(|host| host.address == address)?;
         u16::try_from(index).ok().map(HostId)
     }
@@ -365,118 +353,6 @@ impl Core {
     }
 }
 
-/// What a part that runs can see and do.
-#[derive(Debug)]
-pub struct Context<'a> {
-    core: &'a mut Core,
-    process: ProcessId,
-    part: Part,
-}
-
-impl Context<'_> {
-    /// The time on the clock of this host.
-    pub fn now(&self) -> Moment {
-        self.core.process(self.process).clock.read(self.core.now)
-    }
-
-    /// The world's time: for checks, never for decisions of a program.
-    pub const fn world_now(&self) -> Moment {
-        self.core.now
-    }
-
-    /// Which process runs.
-    pub const fn process(&self) -> ProcessId {
-        self.process
-    }
-
-    /// The next input of this part.
-    pub fn next_input(&mut self) -> Option<Input> {
-        self.core.process_mut(self.process).parts[usize::from(self.part.0)].inbox.pop_front()
-    }
-
-    /// Dials an address; [`Input::Connected`] or [`Input::DialFailed`] tells how it went.
-    pub fn dial(&mut self, address: &str) -> EndId {
-        self.core.dial(self.process, self.part, address)
-    }
-
-    /// Hands bytes to the kernel; how many it took. Fewer than given: [`Input::Writable`] follows.
-    pub fn write(&mut self, end: EndId, bytes: &[u8]) -> usize {
-        self.core.write(self.process, end, bytes)
-    }
-
-    /// Reads what has arrived; 0 if nothing is there.
-    pub fn read(&mut self, end: EndId, space: &mut [u8]) -> usize {
-        self.core.read(self.process, end, space)
-    }
-
-    /// Closes our end; nothing more is told of it.
-    pub fn close(&mut self, end: EndId) {
-        self.core.close(self.process, end);
-    }
-
-    /// Lets another part have the end: its inputs go there from now on.
-    pub fn hand_over(&mut self, end: EndId, part: Part) {
-        self.core.hand_over(self.process, end, part);
-    }
-
-    /// Asks the store; [`Input::Store`] brings the answer to this part.
-    pub fn submit(&mut self, ticket: u64, request: StoreRequest) {
-        self.core.submit(self.process, self.part, ticket, request);
-    }
-
-    /// Wakes another part, as a thread does after it put something into a mailbox.
-    pub fn wake(&mut self, part: Part) {
-        self.core.wake_soon(self.process, part);
-    }
-
-    /// Ends the process when this run is over.
-    pub fn exit(&mut self, code: i32) {
-        self.core.process_mut(self.process).exit.get_or_insert(code);
-    }
-
-    /// A number from the world's entropy.
-    pub fn entropy(&mut self) -> u64 {
-        self.core.random.process.u64(..)
-    }
-
-    /// Tells an event.
-    pub fn tell(&mut self, event: Event) {
-        self.core.told(self.process, event);
-    }
-
-    /// Reports an invariant that does not hold.
-    pub fn violate(&mut self, invariant: &'static str, detail: impl Into<String>) {
-        self.core.violate(invariant, detail);
-    }
-
-    /// Checks what has changed of this silo against the others.
-    pub(super) fn check(
-        &mut self,
-        invariant: &'static str,
-        holds: impl FnOnce(&mut Checks) -> Option<String>,
-    ) {
-        let broken = holds(&mut self.core.scene.checks.borrow_mut());
-        if let Some(text) = broken {
-            self.core.violate(invariant, text);
-        }
-    }
-
-    /// Whether the store's table ever had this incarnation: for checks.
-    pub fn was_written(&self, generation: Generation) -> bool {
-        self.core.store.had(generation)
-    }
-
-    /// Enters a delivery, or anything else that the trace hash must see.
-    pub fn trace(&mut self, which: u64, what: u64) {
-        self.core.trace.enter(self.core.now, Code::Delivery, which, what);
-    }
-
-    /// Says something to whoever watches the run.
-    pub fn note(&mut self, text: impl FnOnce() -> String) {
-        self.core.trace.note(self.core.now, text);
-    }
-}
-
 /// A seeded, single-threaded world of processes.
 pub struct World {
     core: Core,
@@ -503,6 +379,7 @@ impl World {
             network: Network::new(settings.network.clone()),
             store: StoreModel::new(settings.store.clone(), store),
             hosts: Vec::new(),
+            names: BTreeMap::new(),
             processes: Vec::new(),
             settings,
             scene: Rc::default(),
@@ -515,87 +392,9 @@ impl World {
         Self { core, programs: Vec::new() }
     }
 
-    /// Adds a machine. Its address is `10.0.x.y:7000`.
-    ///
-    /// # Panics
-    /// Beyond 65 535 machines.
-    pub fn add_host(&mut self) -> HostId {
-        let index = u16::try_from(self.core.hosts.len()).expect("a world has at most 65 535 hosts");
-        let address = format!("10.0.{}.{}:7000", index / 250, index % 250 + 1);
-        self.core.hosts.push(Host { address, process: None });
-        HostId(index)
-    }
-
-    /// Where a process on this host is reached.
-    pub fn address(&self, host: HostId) -> &str {
-        &self.core.hosts[usize::from(host.0)].address
-    }
-
-    /// Starts a program of `parts` parts on a host.
-    ///
-    /// # Panics
-    /// If a process lives there.
-    pub fn start(&mut self, host: HostId, parts: u16, program: Box<dyn Program>) -> ProcessId {
-        let index = u32::try_from(self.programs.len()).expect("fewer than 4 G processes");
-        let process = ProcessId(index);
-        let listening = &mut self.core.hosts[usize::from(host.0)].process;
-        assert!(listening.is_none(), "one process at a time lives on {host:?}");
-        *listening = Some(process);
-        self.core.scene.hosts.borrow_mut().push(host);
-        let drift = self.core.settings.clock_drift_ppm_max;
-        let clock = Clock {
-            offset_ns: self.core.random.process.u64(1_000_000_000..1_000_000_000_000_000),
-            drift_ppm: self.core.random.process.i32(-drift..=drift),
-        };
-        let part = || PartState {
-            inbox: VecDeque::new(),
-            wake_at: Moment::NEVER,
-            busy_until: Moment::ZERO,
-        };
-        self.core.processes.push(Process {
-            host,
-            life: Life::Running,
-            parts: (0..parts).map(|_| part()).collect(),
-            clock,
-            stall: Duration::ZERO,
-            undisturbed_since: self.core.now,
-            started_at: self.core.now,
-            paused_at: Moment::NEVER,
-            ends: Vec::new(),
-            exit: None,
-        });
-        self.programs.push(Some(program));
-        self.enter(Code::Process, process, 1);
-        self.wake_all(process);
-        process
-    }
-
     /// The world's time.
     pub const fn now(&self) -> Moment {
         self.core.now
-    }
-
-    /// Where a process stands.
-    pub fn life(&self, process: ProcessId) -> Life {
-        self.core.process(process).life
-    }
-
-    /// Since when a process runs at full speed; `None` while it is paused, slow or gone.
-    pub fn undisturbed_since(&self, process: ProcessId) -> Option<Moment> {
-        let state = self.core.process(process);
-        let undisturbed = state.life == Life::Running && state.stall.is_zero();
-        undisturbed.then_some(state.undisturbed_since)
-    }
-
-    /// When a process was started.
-    pub fn started_at(&self, process: ProcessId) -> Moment {
-        self.core.process(process).started_at
-    }
-
-    /// Since when a process is stopped; `None` if it is not.
-    pub fn paused_since(&self, process: ProcessId) -> Option<Moment> {
-        let state = self.core.process(process);
-        (state.life == Life::Paused).then_some(state.paused_at)
     }
 
     /// The program of a living process.
@@ -658,110 +457,6 @@ impl World {
             None => self.core.ran(process, part, deadline),
             Some(code) => self.end(process, Life::Exited(code)),
         }
-    }
-
-    /// Ends a process at once (SIGKILL): its connections are cut at any byte.
-    pub fn kill(&mut self, process: ProcessId) {
-        if self.life(process).is_alive() {
-            self.end(process, Life::Killed);
-        }
-    }
-
-    /// The machine loses power: nobody is told, its connections stay half-open.
-    pub fn vanish(&mut self, process: ProcessId) {
-        if self.life(process).is_alive() {
-            self.core.forget_ends(process);
-            self.end(process, Life::Killed);
-        }
-    }
-
-    fn end(&mut self, process: ProcessId, life: Life) {
-        let state = self.core.process_mut(process);
-        state.life = life;
-        for part in &mut state.parts {
-            part.inbox.clear();
-        }
-        let host = usize::from(state.host.0);
-        match life {
-            Life::Killed => self.core.cut_ends(process),
-            Life::Running | Life::Paused | Life::Exited(_) => self.core.close_ends(process),
-        }
-        self.core.hosts[host].process = None;
-        self.enter(Code::Process, process, 2);
-        // Last: what the program drops may look at the world's records, never at the world.
-        drop(self.programs[process.0 as usize].take());
-    }
-
-    /// Stops a process (SIGSTOP); its clock goes on.
-    pub fn pause(&mut self, process: ProcessId) {
-        let now = self.core.now;
-        let state = self.core.process_mut(process);
-        if state.life == Life::Running {
-            state.life = Life::Paused;
-            state.paused_at = now;
-            for part in &mut state.parts {
-                part.wake_at = Moment::NEVER;
-            }
-            self.enter(Code::Process, process, 3);
-        }
-    }
-
-    /// Lets a paused process go on.
-    pub fn resume(&mut self, process: ProcessId) {
-        let now = self.core.now;
-        let state = self.core.process_mut(process);
-        if state.life == Life::Paused {
-            state.life = Life::Running;
-            state.undisturbed_since = now;
-            self.enter(Code::Process, process, 4);
-            self.wake_all(process);
-        }
-    }
-
-    /// Makes every run of a part take this much longer; zero ends it.
-    pub fn slow(&mut self, process: ProcessId, stall: Duration) {
-        let now = self.core.now;
-        let state = self.core.process_mut(process);
-        state.stall = stall;
-        state.undisturbed_since = now;
-        self.enter(Code::Process, process, 5);
-    }
-
-    /// How much longer every run of a part takes.
-    pub fn stall(&self, process: ProcessId) -> Duration {
-        self.core.process(process).stall
-    }
-
-    /// Moves the clock of a process forward (a virtual machine that was suspended).
-    pub fn jump(&mut self, process: ProcessId, by: Duration) {
-        let now = self.core.now;
-        let state = self.core.process_mut(process);
-        state.clock.offset_ns += nanos(by);
-        state.undisturbed_since = now;
-        self.enter(Code::Process, process, 6);
-        self.wake_all(process);
-    }
-
-    /// Asks a process to leave in order (SIGTERM).
-    pub fn drain(&mut self, process: ProcessId) {
-        self.enter(Code::Process, process, 7);
-        self.core.give(process, Part(0), Input::Drain);
-    }
-
-    /// Wakes one part, as after a change that no input tells.
-    pub fn wake(&mut self, process: ProcessId, part: Part) {
-        self.core.wake_soon(process, part);
-    }
-
-    fn wake_all(&mut self, process: ProcessId) {
-        for part in 0..self.core.process(process).parts.len() {
-            let part = Part(u16::try_from(part).expect("counted from a u16"));
-            self.core.wake_soon(process, part);
-        }
-    }
-
-    fn enter(&mut self, code: Code, process: ProcessId, what: u64) {
-        self.core.trace.enter(self.core.now, code, u64::from(process.0), what);
     }
 
     /// Reports an invariant that does not hold; the run stops.

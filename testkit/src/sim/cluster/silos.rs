@@ -62,6 +62,7 @@ impl Cluster {
             name: state.name.clone(),
             address: self.world.address(state.host).to_owned(),
             shards: self.options.shards,
+            place: self.options.hosts,
             hosts: self.hosts.clone(),
             programs: self.programs.clone(),
             early_programs: self.early_programs.clone(),
