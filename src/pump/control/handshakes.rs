@@ -36,7 +36,8 @@ impl ControlNode {
     fn evict(&mut self, now: Moment, conn: ConnId) {
         self.tell_unfinished(now, conn, "others came, and too many are under way");
         let refusal = Refusal::ours(RefusalKind::Busy, "too many handshakes are under way");
-        self.set_closing(conn, refusal.to_frame());
+        let last = [self.unsent(conn), &refusal.to_frame()].concat();
+        self.set_closing(conn, last);
     }
 
     /// Somebody was turned away before it was a connection of the node's.

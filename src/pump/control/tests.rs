@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use siloring_core::limits::{
-    HANDSHAKE_TIME_MAX, HANDSHAKES_PENDING_MAX, HANDSHAKES_PER_SOURCE_MAX, LOG_WINDOW,
+    FRAME_BYTES_MAX, HANDSHAKE_TIME_MAX, HANDSHAKES_PENDING_MAX, HANDSHAKES_PER_SOURCE_MAX,
+    LOG_WINDOW,
 };
 use siloring_core::ports::store::Store as _;
-use siloring_core::{ClusterId, SiloName, ViewNumber};
+use siloring_core::wire::{FrameKind, Header};
+use siloring_core::{ClusterId, MethodId, SiloName, ViewNumber};
 use siloring_runtime::control::ControlConfig;
 use siloring_runtime::directory::Word;
 use siloring_storage::MemoryStore;
@@ -292,9 +294,13 @@ fn a_link_that_cannot_be_had_is_told_to_its_shard_each_time() {
 fn a_flood_of_silent_dialers_is_bounded_and_passes() {
     let mut world = World::active(1);
     let now = world.now;
-    for _ in 0..1_000 {
+    let first = world.nodes[0].accepted(now, "tcp", Some(source(200)));
+    for _ in 1..1_000 {
         world.nodes[0].accepted(now, "tcp", Some(source(200)));
     }
+    let told = Header::decode(world.nodes[0].unsent(first), FRAME_BYTES_MAX).unwrap().unwrap();
+    let code = MethodId(RefusalKind::Busy.code().into());
+    assert_eq!((told.header.kind, told.header.method), (FrameKind::Refuse, code), "it hears why");
     world.settle();
     assert_eq!(world.nodes[0].conns.len(), HANDSHAKES_PER_SOURCE_MAX);
     let evicted = 1_000 - HANDSHAKES_PER_SOURCE_MAX;
