@@ -148,7 +148,13 @@ impl<T> Receiver<T> {
     /// fence, and to look at its ends is two loads.
     #[inline]
     pub fn receive(&mut self) -> Option<T> {
-        if self.shared.queue.is_empty() { None } else { self.shared.queue.pop() }
+        if self.is_empty() { None } else { self.shared.queue.pop() }
+    }
+
+    /// Whether nothing waits; already past when read.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.shared.queue.is_empty()
     }
 
     /// Announces that this side is about to sleep. If it refuses, something has come meanwhile: do

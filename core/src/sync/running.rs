@@ -15,7 +15,7 @@ const WORDS: usize = 8;
 pub struct Running {
     words: [AtomicU64; WORDS],
     length: AtomicUsize,
-    is_running: AtomicBool,
+    shown: AtomicBool,
 }
 
 impl Running {
@@ -32,17 +32,17 @@ impl Running {
 
     /// The writer runs what it named last.
     pub fn begin(&self) {
-        self.is_running.store(true, Ordering::Release);
+        self.shown.store(true, Ordering::Release);
     }
 
     /// The writer runs nothing.
     pub fn end(&self) {
-        self.is_running.store(false, Ordering::Release);
+        self.shown.store(false, Ordering::Release);
     }
 
     /// What the writer runs; empty if nothing.
     pub fn text(&self) -> String {
-        if !self.is_running.load(Ordering::Acquire) {
+        if !self.shown.load(Ordering::Acquire) {
             return String::new();
         }
         let length = self.length.load(Ordering::Acquire);
