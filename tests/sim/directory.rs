@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use siloring_runtime::directory::PlantedFault;
 use siloring_testkit::sim::workload::Workload;
-use siloring_testkit::sim::{Cluster, Fault, Node, Options, Plan};
+use siloring_testkit::sim::{Cluster, Fault, Node, Plan};
 
 use super::scenario::{
     Echo, EchoRef as _, Heard, New, Note, Opening, Outcome, S1, S2, S3, S4, SECOND, check,
@@ -186,32 +186,39 @@ fn a_recovery_hears_a_silo_that_only_others_reach() {
 /// and a survivor keeps its activations.
 #[test]
 fn a_thousand_ids_keep_one_committing_activation_each() {
-    let mut options = Options::new(42);
-    options.load_per_second = 60;
-    options.safety = Duration::from_secs(150);
-    let plan = Plan::calm(options)
-        .at(10 * SECOND, Fault::Kill(S2))
+    fn scenario(new: New<'_>) -> Outcome {
+        let workload = Workload::new();
+        let mut cluster = workload.install(new(3).planned(troubled)).build();
+        cluster.start()?;
+        let counts = Rc::new(RefCell::new(BTreeMap::new()));
+        for id in 0..1_000u64 {
+            let counts = Rc::clone(&counts);
+            drop(cluster.spawn(S1, move |node| async move {
+                let echo = node.handle().grain::<Echo>(format!("id-{id}"));
+                let result = echo.echo().await;
+                counts.borrow_mut().insert(id, result.map_err(|error| error.to_string()));
+            }));
+        }
+        cluster.run_plan()?;
+        workload.verify(&mut cluster)?;
+        let counts = counts.borrow();
+        ensure!(counts.len() == 1_000, "{} of 1000 ended", counts.len());
+        let once = counts.values().filter(|count| **count == Ok(1)).count();
+        ensure!(once == 1_000, "before any fault {once} of 1000 ran once");
+        Ok(())
+    }
+    check(scenario, &["range-kept", "numbers-repeat"]);
+}
+
+/// Silos join, drain and are killed under load.
+fn troubled(mut plan: Plan) -> Plan {
+    plan.options.load_per_second = 60;
+    plan.options.safety = Duration::from_secs(150);
+    plan.at(10 * SECOND, Fault::Kill(S2))
         .at(25 * SECOND, Fault::Start(S2))
         .at(45 * SECOND, Fault::Drain(S3))
         .at(60 * SECOND, Fault::Start(S3))
-        .at(80 * SECOND, Fault::Roll);
-    let workload = Workload::new();
-    let mut cluster = workload.install(Cluster::builder().plan(plan).host::<Echo>()).build();
-    cluster.start().unwrap_or_else(|failure| panic!("{failure}"));
-    let counts = Rc::new(RefCell::new(BTreeMap::new()));
-    for id in 0..1_000u64 {
-        let counts = Rc::clone(&counts);
-        drop(cluster.spawn(S1, move |node| async move {
-            let echo = node.handle().grain::<Echo>(format!("id-{id}"));
-            let result = echo.echo().await;
-            counts.borrow_mut().insert(id, result.map_err(|error| error.to_string()));
-        }));
-    }
-    cluster.run_plan().unwrap_or_else(|failure| panic!("{failure}"));
-    workload.verify(&mut cluster).unwrap_or_else(|failure| panic!("{failure}"));
-    let counts = counts.borrow();
-    assert_eq!(counts.len(), 1_000);
-    assert!(counts.values().all(|count| *count == Ok(1)), "before any fault each ran once");
+        .at(80 * SECOND, Fault::Roll)
 }
 
 /// D2. The death of a directory owner deactivates nothing elsewhere.

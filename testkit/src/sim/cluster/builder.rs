@@ -69,6 +69,13 @@ impl ClusterBuilder {
         self
     }
 
+    /// Changes what happens to it.
+    #[must_use]
+    pub fn planned(self, change: impl FnOnce(Plan) -> Plan) -> Self {
+        let plan = change(self.plan.clone());
+        self.plan(plan)
+    }
+
     /// Tells every step of the run to `sink`.
     #[must_use]
     pub fn trace(mut self, sink: impl FnMut(&str) + 'static) -> Self {
