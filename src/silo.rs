@@ -393,6 +393,16 @@ fn join_all(threads: Vec<JoinHandle<()>>) {
 }
 
 /// A running silo. It owns its threads; dropping it drains it, which blocks.
+///
+/// # When it ends the process
+/// - A silo that learns that it is Dead in the cluster (it slept, or was cut off for longer than
+///   its lease) exits with code 70: what it holds has new owners.
+/// - A shard that stands still for 30 s, because a handler blocks, aborts the process, as does a
+///   panic in the silo's own threads: peers learn at once, instead of waiting for a dead core.
+///
+/// # Events
+/// Each event is logged through `tracing`, target `siloring`, and counted: install a subscriber to
+/// see them, read the counters with [`Silo::metrics_text`].
 pub struct Silo {
     handle: Handle,
     incarnation: Incarnation,
@@ -460,8 +470,11 @@ impl Silo {
         self.shared.count(name)
     }
 
-    /// Leaves in order: takes nothing new, finishes turns, hands over, closes hubs. Blocks, at most
-    /// for the drain's budget.
+    /// Leaves in order: takes nothing new, finishes turns, hands over, closes hubs. Blocks for at
+    /// most 25 s: give an orchestrator's grace period more than that.
+    ///
+    /// The program goes on to read its hubs until they end, or closes them first: a delivery that
+    /// nobody reads is refused only when the hub closes.
     ///
     /// # Errors
     /// If turns or deliveries were cut off when their time was up; the silo has left all the same.

@@ -141,8 +141,12 @@ events! {
     // ---- deliveries
     /// A delivery ended in a failure that nobody awaits, and no handler took it.
     Warn DeadLetter { /** Who sent it. */ source: Option<Address>, /** To whom. */ target: Address, /** Why. */ failure: DeliveryFailure, }
-    /// A target failed terminally; further ones in the window are suppressed here, never to the sender.
-    Error DeliveryFailed { /** To whom. */ target: Address, /** Why. */ failure: DeliveryFailure, /** Like failures not logged since the last line. */ suppressed_count: u64, }
+    /// A delivery ended in a failure, which its sender was told.
+    Debug DeliveryFailed { /** Who sent it. */ source: Option<Address>, /** To whom. */ target: Address, /** Why. */ failure: DeliveryFailure, }
+    /// Deliveries to a target end in failures; further ones in the window are counted only.
+    Error DeliveriesFailed { /** To whom. */ target: Address, /** Why. */ failure: DeliveryFailure, /** Failures to that target not logged since the last line. */ suppressed_count: u64, }
+    /// A turn was ended before it was done: what it did so far stands.
+    Warn TurnCutOff { /** Whose. */ target: Address, /** Why. */ reason: String, }
     /// A reply has no way back: its caller was told when the link broke.
     Error ReplyOrphaned { /** Who answered. */ source: Address, /** Which request. */ correlation: u64, /** The first failure. */ failure: DeliveryFailure, }
     /// An outcome came for a delivery whose sender no longer waits.

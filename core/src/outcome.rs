@@ -93,7 +93,10 @@ kinds! {
 }
 
 impl RejectedKind {
-    /// Whether the router tries again within the deadline.
+    /// Whether the router tries again: at most [`ROUTER_ATTEMPTS_MAX`] times in about ten seconds,
+    /// and within the deadline. What a caller hears of such a kind is the last refusal.
+    ///
+    /// [`ROUTER_ATTEMPTS_MAX`]: crate::limits::ROUTER_ATTEMPTS_MAX
     pub const fn is_transient(self) -> bool {
         match self {
             Self::Moving
@@ -248,7 +251,7 @@ impl DeliveryFailure {
         }
     }
 
-    /// Whether the router tries again within the deadline.
+    /// Whether the router tried again before it told: see [`RejectedKind::is_transient`].
     pub const fn is_transient(&self) -> bool {
         match self {
             Self::Rejected { kind, .. } => kind.is_transient(),

@@ -54,7 +54,9 @@ fn ask_name() -> anyhow::Result<String> {
     io::stdout().flush()?;
     let mut name = String::new();
     io::stdin().read_line(&mut name)?;
-    Ok(name.trim().to_owned())
+    let name = name.trim();
+    anyhow::ensure!(!name.is_empty(), "a member needs a name: give one, or use --name");
+    Ok(name.to_owned())
 }
 
 /// A file that this user's terminals share.

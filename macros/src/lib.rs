@@ -84,6 +84,11 @@ pub fn derive_grain(input: TokenStream) -> TokenStream {
 ///   delivery.
 /// - `on_activate(&mut self)` and `on_deactivate(&mut self)`, with or without `ctx: &Ctx`, run when
 ///   an activation begins and ends. The first returns `Result<(), String>`: an error refuses it.
+/// - Methods run on a shard's own executor: no tokio timers or sockets, and nothing that blocks.
+///   Await `ctx.sleep`, calls and the silo's store; what blocks or needs another runtime runs on a
+///   thread of the program's, which may call back through a `Handle`. A shard that stands still is
+///   logged after two seconds as `ShardStalled`, and aborts the process after thirty: a silo with a
+///   dead core helps nobody.
 /// - A method is known by the hash of its name; `#[method(id = "…")]` keeps the old name's when it
 ///   is renamed.
 ///

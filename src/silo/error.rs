@@ -60,10 +60,10 @@ pub enum StartError {
     },
     /// A cluster secret is too short.
     #[error("{0}: generate one with `head -c 32 /dev/urandom | base64`")]
-    Secret(#[from] SecretError),
+    Secret(SecretError),
     /// A setting is out of its bounds.
     #[error("{0}: change that setting")]
-    Facts(#[from] FactsError),
+    Facts(FactsError),
     /// Two hosted grain types have one name.
     #[error("two hosted grain types are called {kind:?}: give one another type name")]
     TypeTwice {
@@ -140,7 +140,7 @@ pub enum StartError {
         cluster: String,
     },
     /// The store cannot be used.
-    #[error("{0}")]
+    #[error(transparent)]
     Store(#[from] OpenError),
     /// A silo of this store belongs to another cluster.
     #[error(
@@ -164,6 +164,18 @@ pub enum StartError {
     /// The system refused a thread or a descriptor.
     #[error("the system refused a thread or descriptor ({0}): raise its limits")]
     System(io::Error),
+}
+
+impl From<SecretError> for StartError {
+    fn from(error: SecretError) -> Self {
+        Self::Secret(error)
+    }
+}
+
+impl From<FactsError> for StartError {
+    fn from(error: FactsError) -> Self {
+        Self::Facts(error)
+    }
 }
 
 impl From<ShardError> for StartError {

@@ -26,7 +26,7 @@ pub enum OpenError {
     #[error(transparent)]
     Url(#[from] UrlError),
     /// The store does not answer, or refuses the login. The operator's to mend; then start again.
-    #[error("the store {url} cannot be reached: {detail}")]
+    #[error("the store {url} cannot be reached ({detail}): start it, or correct the store's URL")]
     Unreachable {
         /// The store, without credentials.
         url: String,
@@ -74,7 +74,7 @@ pub enum OpenError {
         name: &'static str,
     },
     /// The store is of another kind, or forbids what is needed.
-    #[error("the store {url} refuses: {detail}")]
+    #[error("the store {url} refuses ({detail}): mend that, or name another store")]
     Refused {
         /// The store, without credentials.
         url: String,

@@ -23,7 +23,7 @@ fn a_request_to_a_client_nobody_registered_is_refused_at_once() {
         assert_eq!(ended.how, "NotHere");
         assert!(ended.time <= REFUSAL_TIME_MAX, "{ended:?}");
     }
-    let lines = ann.process.line_count(Stream::Error, "DeliveryFailed");
+    let lines = ann.process.line_count(Stream::Error, "DeliveriesFailed");
     assert_eq!(lines, 1, "one line a minute and target, whatever the number of refusals");
 }
 
@@ -60,6 +60,6 @@ fn senders_to_a_killed_process_are_answered_each_time() {
     let last = ann.outcome("send portal/bob 15000 64");
     assert_eq!(last.how, "NotHere", "the dead silo's claim is gone: {last:?}");
     assert!(last.time <= REFUSAL_TIME_MAX, "{last:?}");
-    let lines = ann.process.line_count(Stream::Error, "DeliveryFailed");
+    let lines = ann.process.line_count(Stream::Error, "DeliveriesFailed");
     assert!(lines <= 2, "{lines} lines for one target");
 }

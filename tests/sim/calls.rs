@@ -79,7 +79,7 @@ fn one_stuck_hub_delays_nobody_else() {
             cluster.run_for(60 * SECOND)?;
         }
         ensure!(waiting.get() <= 1, "{} never heard", waiting.get());
-        let lines = cluster.world().event_count("DeliveryFailed");
+        let lines = cluster.world().event_count("DeliveriesFailed");
         ensure!(lines <= 121, "a line a minute, not {lines} in two hours");
         Ok(())
     }
@@ -100,7 +100,7 @@ fn a_flood_of_refusals_is_told_each_and_logged_once_a_minute() {
             }
         })?;
         ensure!(refused.get() == 20_000, "{} of 20 000 refused", refused.get());
-        let lines = cluster.world().event_count("DeliveryFailed");
+        let lines = cluster.world().event_count("DeliveriesFailed");
         let minutes = cluster.world().now().since(siloring_core::Moment::ZERO).as_secs() / 60;
         ensure!(lines <= 1 + minutes, "{lines} lines in {minutes} minutes");
         Ok(())

@@ -28,7 +28,7 @@ fn a_request_to_nobody_is_refused_within_five_round_trips() {
                 ensure!(heard.took <= 10 * ONE_WAY + Duration::from_millis(1), "{heard:?}");
             }
         }
-        let lines = cluster.world().event_count("DeliveryFailed");
+        let lines = cluster.world().event_count("DeliveriesFailed");
         ensure!(lines == 3, "one line a silo in a minute, not {lines}");
         Ok(())
     }
@@ -127,7 +127,7 @@ fn sends_to_a_killed_process_are_answered_and_turn_not_here() {
                 ensure!(heard.name() == "NotHere", "{at:?}: {heard:?}");
             }
         }
-        let lines = cluster.world().event_count("DeliveryFailed");
+        let lines = cluster.world().event_count("DeliveriesFailed");
         ensure!((1..=3).contains(&lines), "at most a line and one a minute, not {lines}");
         Ok(())
     }

@@ -214,7 +214,7 @@ fn a_silo_that_stops_refuses_at_once_and_hears_its_own_replies() {
         let lost = passing.iter().filter(|answered| !**answered).count();
         ensure!(passing.len() == 600 && lost == 0, "{lost} of {} lost", passing.len());
         ensure!(behind.borrow().as_ref().is_some_and(Result::is_ok), "routed anew: {behind:?}");
-        let errors = cluster.world().event_count("DeliveryFailed");
+        let errors = cluster.world().event_count("DeliveriesFailed");
         ensure!(errors <= 3, "no flood: {errors}");
         Ok(())
     }

@@ -617,7 +617,7 @@ impl<L: Links> Shard<L> {
     /// Tells an outcome to who waits for it; `id` is missing if the delivery was never entered.
     fn tell(&mut self, id: Option<CorrelationId>, mut parcel: Parcel, result: CallResult) {
         if let Err(failure) = &result {
-            self.log_failure(parcel.target(), failure);
+            self.tell_failed(&parcel, failure);
         }
         match (core::mem::take(&mut parcel.waiter), result) {
             (Waiter::Slot(slot), result) => {
@@ -644,14 +644,23 @@ impl<L: Links> Shard<L> {
         }
     }
 
-    fn log_failure(&mut self, target: &Address, failure: &DeliveryFailure) {
+    /// Counts a failure, and logs it unless its target's were logged lately.
+    fn tell_failed(&mut self, parcel: &Parcel, failure: &DeliveryFailure) {
+        let (source, target) = (parcel.request.source.clone(), parcel.target());
+        let told =
+            Event::DeliveryFailed { source, target: target.clone(), failure: failure.clone() };
+        self.emit(told);
+        self.log_failed(target, failure);
+    }
+
+    fn log_failed(&mut self, target: &Address, failure: &DeliveryFailure) {
         #[cfg(feature = "planted")]
         if self.config.planted == super::Planted::EveryFailureLogged {
             self.failure_log = FailureLog::default();
         }
         if let Some(suppressed_count) = self.failure_log.admit(self.now, &target.hash()) {
             let (target, failure) = (target.clone(), failure.clone());
-            self.emit(Event::DeliveryFailed { target, failure, suppressed_count });
+            self.emit(Event::DeliveriesFailed { target, failure, suppressed_count });
         }
     }
 

@@ -396,7 +396,9 @@ impl<L: Links> Shard<L> {
     /// Ends the turns that wait, unfinished; their callers are told. Returns how many.
     pub(super) fn cut_off_turns(&mut self, key: ActivationKey, why: &str) -> usize {
         let turns = core::mem::take(&mut self.activations[key as usize].running);
+        let target = self.activations[key as usize].shared.address.clone();
         for turn in &turns {
+            self.emit(Event::TurnCutOff { target: target.clone(), reason: why.to_owned() });
             // The turn that is being polled is not in the slab: it ends with its poll.
             if let Some(Task::Turn { host, slot, .. }) = self.tasks.remove(turn.task) {
                 self.hosts[host as usize].cancel(slot);
