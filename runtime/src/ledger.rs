@@ -227,6 +227,11 @@ impl Ledger {
         in_order(found)
     }
 
+    /// Whether `chosen` picks any open delivery.
+    pub fn any(&self, chosen: impl Fn(&OpenDelivery) -> bool) -> bool {
+        self.entries.iter().any(|(_, open)| chosen(open))
+    }
+
     /// The open deliveries that `chosen` picks, in order of opening.
     pub fn select(&self, chosen: impl Fn(&OpenDelivery) -> bool) -> Vec<CorrelationId> {
         let found = self.entries.iter().filter(|(_, open)| chosen(open));

@@ -243,7 +243,7 @@ struct Pump<N: Node> {
     ready: Vec<ConnId>,
     dirty: Vec<ConnId>,
     looked_at: Moment,
-    /// The time at which deadlines were last compared with it.
+    /// When deadlines were last looked at.
     ticked_at: Moment,
     stop_at: Option<Moment>,
 }
@@ -284,15 +284,18 @@ impl<N: Node> Pump<N> {
     async fn run(mut self) -> Result<(), ReactorError> {
         let watched = self.readiness.descriptor().map_err(ReactorError::Forbidden)?;
         let mut parker = Parker::new(watched, siloring_core::limits::LEDGER_TICK)?;
-        let mut now = clock::now();
         let mut spins = 0;
-        while !self.is_done(now) {
+        loop {
+            // Read before anything is taken in: a shard that was stopped sees first that it was.
+            let now = clock::now();
+            if self.is_done(now) {
+                break;
+            }
             let look = spins >= SPINS_PER_LOOK;
             let input = self.take_input(now, look);
-            let more = self.work(now);
+            let more = self.work(now, input);
             if look || input || more {
                 spins = 0;
-                now = clock::now();
             }
             if input {
                 self.idle.input(now);
@@ -302,11 +305,10 @@ impl<N: Node> Pump<N> {
                 Next::Turn => spins += self.spin(),
                 Next::Trip => {
                     parker.trip().await;
-                    now = clock::now();
-                    self.idle.passed(now);
+                    self.idle.passed(clock::now());
                 }
                 Next::Park(tick) => {
-                    now = self.park(&mut parker, now, tick).await;
+                    self.park(&mut parker, now, tick).await;
                     spins = 0;
                 }
             }
@@ -350,8 +352,8 @@ impl<N: Node> Pump<N> {
     }
 
     /// Lets the node work, and does what it wants done. Whether it has more to do.
-    fn work(&mut self, now: Moment) -> bool {
-        if self.ticked_at != now {
+    fn work(&mut self, now: Moment, input: bool) -> bool {
+        if input || now.since(self.ticked_at) >= LOOK_PERIOD {
             self.ticked_at = now;
             if self.node.next_deadline() <= now {
                 self.node.tick(now);
@@ -551,8 +553,8 @@ impl<N: Node> Pump<N> {
         }
     }
 
-    /// Sleeps until input, the node's next deadline, or a tick; tells the time afterwards.
-    async fn park(&mut self, parker: &mut Parker, now: Moment, tick: Duration) -> Moment {
+    /// Sleeps until input, the node's next deadline, or a tick.
+    async fn park(&mut self, parker: &mut Parker, now: Moment, tick: Duration) {
         let deadline = self.node.next_deadline();
         if deadline > now && self.announce_park() {
             if deadline < now + tick {
@@ -570,9 +572,8 @@ impl<N: Node> Pump<N> {
         }
         self.letterbox.mail.unpark();
         self.letterbox.stored.unpark();
-        let now = clock::now();
-        self.idle.passed(now);
-        now
+        self.idle.passed(clock::now());
+        self.ticked_at = Moment::ZERO;
     }
 
     /// Whether the pump may sleep: the next mail, answer or foreign wake ends it.

@@ -200,6 +200,9 @@ impl ShardNode {
                 self.close(now, older, Some(&Refusal::ours(RefusalKind::Superseded, detail)));
             }
             self.shard.link_up(now, peer);
+            if self.shard.leavers().contains(&peer) {
+                self.part_at = now;
+            }
         }
         self.take_frames(now, conn);
     }
@@ -461,7 +464,7 @@ fn take_frame(
             Ok(())
         }
         FrameKind::Reply | FrameKind::Failure => {
-            shard.take_outcome(&frame.header, frame.body, frame.extensions);
+            shard.take_outcome(conn, &frame.header, frame.body, frame.extensions);
             Ok(())
         }
         FrameKind::Void => Ok(()),

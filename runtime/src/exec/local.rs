@@ -20,7 +20,7 @@ use siloring_core::time::Moment;
 use slab::Slab;
 
 use crate::call::CallResult;
-use crate::exec::tasks::{Spawned, TaskKey};
+use crate::exec::tasks::{Spawned, TaskKey, Woken};
 use crate::handle::Handle;
 use crate::mail::ShardMail;
 use crate::parcel::Parcel;
@@ -34,7 +34,7 @@ pub trait Unpark: Send + Sync + fmt::Debug {
 /// The part of a shard's ready queue that other threads push to.
 #[derive(Debug)]
 pub(crate) struct Foreign {
-    /// Bounded: a task is in it at most once.
+    /// Bounded: a task is in it at most once, until its waker's wake is taken.
     pub(crate) ready: SegQueue<u32>,
     pub(crate) unpark: Arc<dyn Unpark>,
 }
@@ -42,8 +42,11 @@ pub(crate) struct Foreign {
 impl Foreign {
     /// The task that was woken first. Of an empty queue, a pop would be a full fence.
     #[inline]
-    pub(crate) fn pop(&self) -> Option<u32> {
-        if self.ready.is_empty() { None } else { self.ready.pop() }
+    pub(crate) fn pop(&self) -> Option<Woken> {
+        if self.ready.is_empty() {
+            return None;
+        }
+        self.ready.pop().map(|index| Woken::ByWaker(TaskKey(index)))
     }
 }
 
@@ -115,7 +118,7 @@ pub(crate) struct Local {
     pub(crate) id: LocalId,
     pub(crate) now: Cell<Moment>,
     /// Tasks to poll. One that waits for several answers may be in it several times.
-    pub(crate) ready: RefCell<VecDeque<u32>>,
+    pub(crate) ready: RefCell<VecDeque<Woken>>,
     pub(crate) foreign: Arc<Foreign>,
     pub(crate) ops: RefCell<Vec<Op>>,
     pub(crate) handle: Handle,
@@ -253,7 +256,7 @@ impl Local {
             Slot::Waiting(wait) => {
                 drop(slots);
                 match wait {
-                    Wait::Task(task) => self.ready.borrow_mut().push_back(task.0),
+                    Wait::Task(task) => self.answered(task),
                     Wait::Waker(waker) => waker.wake(),
                 }
                 Taken::Yes
@@ -263,6 +266,14 @@ impl Local {
                 Taken::No
             }
             Slot::Done(_) => unreachable!("a slot is answered once"),
+        }
+    }
+
+    fn answered(&self, task: TaskKey) {
+        let mut ready = self.ready.borrow_mut();
+        // Of many answers that come at once, one poll takes all.
+        if ready.back() != Some(&Woken::ByAnswer(task)) {
+            ready.push_back(Woken::ByAnswer(task));
         }
     }
 

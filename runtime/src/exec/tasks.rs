@@ -17,6 +17,15 @@ use super::local::{Foreign, Local, current};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct TaskKey(pub(crate) u32);
 
+/// A task that is to be polled, and what woke it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Woken {
+    /// An answer that it waits for: no waker took part.
+    ByAnswer(TaskKey),
+    /// Its waker, which queues it again only when this has been taken.
+    ByWaker(TaskKey),
+}
+
 /// A future of the shard's own.
 pub(crate) type Spawned = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -54,7 +63,8 @@ impl Wake for TaskWake {
             return;
         }
         if Local::is_current(&self.foreign) {
-            current(|local| local.ready.borrow_mut().push_back(self.index));
+            let woken = Woken::ByWaker(TaskKey(self.index));
+            current(|local| local.ready.borrow_mut().push_back(woken));
         } else {
             self.foreign.ready.push(self.index);
             self.foreign.unpark.unpark();
@@ -103,9 +113,19 @@ impl Tasks {
     /// Takes the task out to be polled; `None` if the wake came for one that has ended.
     #[inline]
     pub(crate) fn begin(&mut self, key: TaskKey) -> Option<Task> {
-        let slot = &mut self.slots[key.0 as usize];
-        slot.wake.queued.store(false, Ordering::Release);
-        slot.task.take()
+        self.slots[key.0 as usize].task.take()
+    }
+
+    /// The task that was woken; its waker may queue it again from now on.
+    #[inline]
+    pub(crate) fn woken(&self, woken: Woken) -> TaskKey {
+        match woken {
+            Woken::ByAnswer(key) => key,
+            Woken::ByWaker(key) => {
+                self.slots[key.0 as usize].wake.queued.store(false, Ordering::Release);
+                key
+            }
+        }
     }
 
     /// Puts a task back that is still pending.
@@ -170,8 +190,10 @@ mod tests {
         let key = tasks.insert(spawned());
         tasks.waker(key).wake_by_ref();
         tasks.waker(key).wake_by_ref();
-        assert_eq!((foreign.ready.pop(), foreign.ready.pop()), (Some(key.0), None));
+        let woken = foreign.pop().expect("queued");
+        assert!(foreign.pop().is_none(), "once");
         assert_eq!(unpark.0.load(Ordering::Relaxed), 1);
+        assert_eq!(tasks.woken(woken), key);
         assert!(tasks.begin(key).is_some());
         tasks.waker(key).wake_by_ref();
         assert_eq!(foreign.ready.pop(), Some(key.0), "a wake during the poll is kept");

@@ -130,6 +130,12 @@ impl Activation {
         }
     }
 
+    /// Whether the task is one of its turns, or a future of its own.
+    #[inline]
+    pub(super) fn owns(&self, task: TaskKey) -> bool {
+        self.running.iter().any(|turn| turn.task == task) || self.timers.contains(&task)
+    }
+
     /// Whether nothing runs, waits or is wanted of it.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {

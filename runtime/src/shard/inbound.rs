@@ -69,7 +69,7 @@ impl<L: Links> Shard<L> {
     }
 
     /// Takes the outcome of a request of this shard from a link, with the shard entered.
-    pub fn take_outcome(&mut self, header: &Header, body: &[u8], extensions: &[u8]) {
+    pub fn take_outcome(&mut self, conn: ConnId, header: &Header, body: &[u8], extensions: &[u8]) {
         let outcome = match header.kind {
             FrameKind::Reply => {
                 let body = siloring_core::body::Body::copy_of(body);
@@ -89,7 +89,7 @@ impl<L: Links> Shard<L> {
             | FrameKind::Membership
             | FrameKind::Directory => unreachable!("the pump hands over outcomes only"),
         };
-        self.resolve(header.correlation, outcome);
+        self.resolve(header.correlation, Some(conn), outcome);
         self.carry_out(None);
     }
 
@@ -122,10 +122,8 @@ impl<L: Links> Shard<L> {
 
     /// Accepts what was held while the right to serve was out, in order.
     pub(super) fn accept_held(&mut self) {
-        if self.held_requests.is_empty() {
-            return;
-        }
-        for request in core::mem::take(&mut self.held_requests) {
+        // One at a time: what a turn sends meanwhile queues behind those that still wait.
+        while let Some(request) = self.held_requests.pop_front() {
             self.accept_now(request);
         }
     }

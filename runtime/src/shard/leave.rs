@@ -98,7 +98,7 @@ impl<L: Links> Shard<L> {
             | Stage::Backoff => None,
         };
         let on_it = |open: &OpenDelivery| sent_on(open.stage) == Some(conn);
-        !self.ledger.select(on_it).is_empty()
+        self.ledger.any(on_it)
     }
 
     /// A newer view: who leaves in it.

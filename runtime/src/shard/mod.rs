@@ -261,6 +261,8 @@ pub struct Shard<L> {
     progress: u64,
     /// How many turns that began at once are on the stack.
     inline_depth: u32,
+    /// Whose wakes the last step looked for first.
+    foreign_first: bool,
     /// The hub that was refused last, and when.
     #[cfg(feature = "planted")]
     planted_refusal: Option<(Moment, AddressHash)>,
@@ -325,6 +327,7 @@ impl<L: Links> Shard<L> {
             named: None,
             progress: 0,
             inline_depth: 0,
+            foreign_first: false,
             #[cfg(feature = "planted")]
             planted_refusal: None,
             local,
@@ -423,12 +426,19 @@ impl<L: Links> Shard<L> {
             self.start_turns(activation);
             return true;
         }
-        let ready = self.local.ready.borrow_mut().pop_front();
-        if let Some(index) = ready.or_else(|| self.local.foreign.pop()) {
-            self.poll_task(TaskKey(index));
+        if !self.local.ops.borrow().is_empty() {
+            self.carry_out(None);
             return true;
         }
-        false
+        // Neither the shard's own wakes nor those of other threads hold the others off.
+        self.foreign_first = !self.foreign_first;
+        let own = || self.local.ready.borrow_mut().pop_front();
+        let foreign = || self.local.foreign.pop();
+        let woken =
+            if self.foreign_first { foreign().or_else(own) } else { own().or_else(foreign) };
+        let Some(woken) = woken else { return false };
+        self.poll_task(self.tasks.woken(woken));
+        true
     }
 
     /// Lets time pass: deadlines, retries, sleeps, the directory's own periods.
@@ -469,6 +479,7 @@ impl<L: Links> Shard<L> {
     pub fn is_ready(&self) -> bool {
         let has_turns = !self.runnable.is_empty() || !self.held_requests.is_empty();
         (has_turns && !self.is_fenced(self.now))
+            || !self.local.ops.borrow().is_empty()
             || !self.local.ready.borrow().is_empty()
             || !self.local.foreign.ready.is_empty()
     }
@@ -541,7 +552,8 @@ impl<L: Links> Shard<L> {
         for op in ops.drain(..) {
             self.carry_out_one(op, owner);
         }
-        // What carrying out staged anew comes first next time; the buffer is kept.
+        // What carrying out staged anew is nobody's turn's: the next step does it; the buffer is
+        // kept.
         let mut staged = self.local.ops.borrow_mut();
         if staged.is_empty() {
             *staged = ops;
@@ -549,8 +561,13 @@ impl<L: Links> Shard<L> {
     }
 
     fn carry_out_one(&mut self, op: Op, owner: Option<(ActivationKey, TaskKey)>) {
+        // What was staged before may have ended the activation, and its place may be another's.
+        let living = owner.filter(|(key, task)| {
+            let activation = self.activations.get(*key as usize);
+            activation.is_some_and(|activation| activation.owns(*task))
+        });
         match op {
-            Op::Call(parcel) => self.open_delivery(parcel, owner),
+            Op::Call(parcel) => self.open_delivery(parcel, living),
             Op::Sleep { slot, until } => {
                 self.wheel.insert(until, Timer::Sleep(slot));
             }
@@ -560,7 +577,9 @@ impl<L: Links> Shard<L> {
                 self.store_slots.insert(ticket, slot);
                 self.outputs.push_back(ShardOutput::Store { ticket, request: *request });
             }
-            Op::Spawn(future) => self.spawn(future, owner.map(|(activation, _)| activation)),
+            // It goes on until its activation ends, which it has.
+            Op::Spawn(future) if owner.is_some() && living.is_none() => drop(future),
+            Op::Spawn(future) => self.spawn(future, living.map(|(activation, _)| activation)),
             Op::Mail { shard, mail } if shard == self.config.me.shard => {
                 self.take_mail(*mail);
             }
@@ -590,7 +609,7 @@ impl<L: Links> Shard<L> {
             return;
         }
         match to {
-            ReplyTo::Ledger(_) => self.resolve(correlation, outcome),
+            ReplyTo::Ledger(_) => self.resolve(correlation, None, outcome),
             ReplyTo::Link { conn, .. } => self.send_outcome(conn, correlation, source, outcome),
         }
     }

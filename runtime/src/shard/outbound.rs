@@ -41,8 +41,6 @@ impl<L: Links> Shard<L> {
     ) {
         let mut span = parcel.request.deadline.unwrap_or(self.config.deadline_default);
         span = span.min(DEADLINE_MAX);
-        // What was staged before may have ended the activation.
-        let owner = owner.filter(|(activation, _)| self.activations.contains(*activation as usize));
         if let Some((activation, task)) = owner {
             let waits = matches!(parcel.waiter, Waiter::Slot(_));
             let inherited = self.inherit(activation, task, waits, &mut parcel.request, &mut span);
@@ -249,7 +247,12 @@ impl<L: Links> Shard<L> {
     }
 
     fn send_to(&mut self, id: CorrelationId, to: Endpoint) {
-        if to.silo == self.config.me.silo {
+        if to.silo == self.config.me.silo && to.shard.0 >= self.config.shards {
+            // A place that a peer made up.
+            self.forget_place(id);
+            let detail = "the place that was named has no such shard";
+            self.refused(id, DeliveryFailure::rejected(RejectedKind::Moving, detail));
+        } else if to.silo == self.config.me.silo {
             if to.shard == self.config.me.shard {
                 self.deliver_here(id);
             } else {
@@ -443,9 +446,27 @@ impl<L: Links> Shard<L> {
         }
     }
 
-    /// An outcome has come for a delivery of this shard.
-    pub(super) fn resolve(&mut self, id: CorrelationId, outcome: Outcome) {
+    /// An outcome has come for a delivery of this shard, over a link or from within the silo. One
+    /// that nobody was asked for there, as a peer that is broken may send, ends nothing.
+    pub(super) fn resolve(&mut self, id: CorrelationId, over: Option<ConnId>, outcome: Outcome) {
         let Some(open) = self.ledger.get_mut(id) else { return self.tell_late(id) };
+        let is_asked = match (open.stage, over) {
+            (Stage::Sent { sent, .. }, Some(conn)) => sent.conn == conn,
+            (Stage::Posted(_) | Stage::Delivered, None) => true,
+            (
+                Stage::Gated
+                | Stage::Locating
+                | Stage::Linking(_)
+                | Stage::Backoff
+                | Stage::Sent { .. }
+                | Stage::Posted(_)
+                | Stage::Delivered,
+                _,
+            ) => false,
+        };
+        if !is_asked {
+            return self.tell_late(id);
+        }
         match outcome.result {
             Ok(body) if outcome.schema == open.request.reply => self.finish(id, Ok(body)),
             Ok(_) => {

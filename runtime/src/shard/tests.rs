@@ -38,6 +38,19 @@ const fn method(name: &'static str) -> MethodSpec {
     MethodSpec::of::<Counter>(name, MethodId::of(name), arguments, reply, Access::Exclusive)
 }
 
+const fn shared(name: &'static str) -> MethodSpec {
+    let (arguments, reply) = (<() as Layout>::LAYOUT, <u64 as Layout>::LAYOUT);
+    MethodSpec::of::<Counter>(name, MethodId::of(name), arguments, reply, Access::Shared)
+}
+const PANIC: MethodSpec = shared("panic");
+const PANIC_SELF_AND_ARM: MethodSpec = shared("panic_self_and_arm");
+const REPORT: MethodSpec = method("report");
+const SLOW_ONE: MethodSpec = method("slow_one");
+const RELAY_TWO: MethodSpec = method("relay_two");
+const PUSH_ONE: MethodSpec = method("push_one");
+const PUSH_TWO: MethodSpec = method("push_two");
+const NOTHING: MethodSpec = method("nothing");
+const SLEEP: MethodSpec = method("sleep");
 const ADD: MethodSpec = method("add");
 /// Ends the activation.
 const STOP: MethodSpec = method("stop");
@@ -49,12 +62,52 @@ const STOP_AND_ADD_BY_TIMER: MethodSpec = method("stop_and_add_by_timer");
 const STOP_AND_PANIC_BY_TIMER: MethodSpec = method("stop_and_panic_by_timer");
 
 impl Grain for Counter {
-    const METHODS: &'static [MethodSpec] =
-        &[ADD, STOP, STOP_BY_TIMER, STOP_AND_ADD_BY_TIMER, STOP_AND_PANIC_BY_TIMER];
+    const METHODS: &'static [MethodSpec] = &[
+        PANIC,
+        PANIC_SELF_AND_ARM,
+        REPORT,
+        SLOW_ONE,
+        RELAY_TWO,
+        PUSH_ONE,
+        PUSH_TWO,
+        NOTHING,
+        SLEEP,
+        ADD,
+        STOP,
+        STOP_BY_TIMER,
+        STOP_AND_ADD_BY_TIMER,
+        STOP_AND_PANIC_BY_TIMER,
+    ];
 
     async fn dispatch(turn: Turn<Self>) -> TurnOutput {
         let (ctx, id) = (turn.ctx(), turn.method());
-        if id == ADD.id {
+        if id == PANIC.id {
+            panic!("broken");
+        } else if id == PANIC_SELF_AND_ARM.id {
+            call(&ctx.grain::<Self>("one"), &PANIC).one_way();
+            ctx.every::<Self, _, _>(PERIOD, |me| call(me, &ADD));
+            Sleep::new(PERIOD).await;
+            return turn.reply(&1u64);
+        } else if id == REPORT.id {
+            Sleep::new(PERIOD).await;
+            let three = ctx.grain::<Self>("three");
+            call(&ctx.grain::<Self>("two"), &PANIC)
+                .one_way_or(move |_| call(&three, &ADD).one_way());
+        } else if id == SLOW_ONE.id {
+            Sleep::new(PERIOD).await;
+            call(&ctx.grain::<Self>("x"), &PUSH_ONE).one_way();
+        } else if id == RELAY_TWO.id {
+            call(&ctx.grain::<Self>("x"), &PUSH_TWO).one_way();
+        } else if id == PUSH_ONE.id {
+            let mut me = turn.exclusive();
+            me.calls = me.calls * 10 + 1;
+        } else if id == PUSH_TWO.id {
+            let mut me = turn.exclusive();
+            me.calls = me.calls * 10 + 2;
+        } else if id == NOTHING.id {
+        } else if id == SLEEP.id {
+            Sleep::new(PERIOD * 100).await;
+        } else if id == ADD.id {
             turn.exclusive().calls += 1;
         } else if id == STOP.id {
             ctx.deactivate();
@@ -282,4 +335,162 @@ fn requests_held_while_the_silo_may_not_serve_are_bounded() {
     world.shard.set_lease(Moment::NEVER);
     world.settle();
     assert_eq!(world.call(&ADD), 2 + count as u64, "what was held is handled, once");
+}
+
+impl World {
+    fn at(&mut self, key: &'static str, method: &'static MethodSpec) -> Outcomes {
+        let outcomes = Outcomes::default();
+        let (counter, into) = (self.handle.grain::<Counter>(key), Arc::clone(&outcomes));
+        let spawned = self.handle.spawn_on(ME.shard, move || async move {
+            let outcome = call(&counter, method).await;
+            into.lock().unwrap().push(outcome);
+        });
+        spawned.unwrap();
+        self.settle();
+        outcomes
+    }
+}
+
+#[test]
+fn a_timer_of_an_activation_that_a_call_of_its_own_ended_is_dropped() {
+    let mut world = World::serving();
+    world.at("one", &ADD);
+    world.at("one", &PANIC_SELF_AND_ARM);
+    assert_eq!(world.call(&ADD), 1, "a new activation");
+    assert_eq!(world.shard.sizes().tasks, 0, "without a timer");
+}
+
+#[test]
+fn a_call_made_by_a_failure_handler_is_carried_out() {
+    let mut world = World::serving();
+    for key in ["one", "two", "three"] {
+        world.at(key, &ADD);
+    }
+    call(&world.handle.grain::<Counter>("one"), &REPORT).one_way();
+    world.settle();
+    world.now += PERIOD + Duration::from_millis(20);
+    world.shard.tick(world.now);
+    world.settle();
+    assert_eq!(world.shard.local.ops.borrow().len(), 0, "staged and forgotten");
+}
+
+#[test]
+fn what_a_turn_sends_after_a_fence_queues_behind_what_was_held() {
+    let mut world = World::serving();
+    world.at("x", &NOTHING);
+    world.at("s", &ADD);
+    world.at("s", &SLOW_ONE);
+    world.shard.set_lease(Moment::ZERO);
+    world.at("s", &RELAY_TWO);
+    world.pass(PERIOD * 2);
+    world.shard.set_lease(Moment::NEVER);
+    world.settle();
+    let out = world.at("x", &ADD);
+    let got = out.lock().unwrap().pop().unwrap().unwrap();
+    assert_eq!(got, 13, "one came first, then two, then this");
+}
+
+#[test]
+fn a_wake_of_another_thread_is_not_held_off_by_a_task_that_yields() {
+    use core::task::{Poll, Waker};
+    let mut world = World::serving();
+    let waker: Arc<Mutex<Option<Waker>>> = Arc::default();
+    let done = Arc::new(Mutex::new(false));
+    let (w, d) = (Arc::clone(&waker), Arc::clone(&done));
+    let mut first = true;
+    world
+        .handle
+        .spawn_on(ME.shard, move || async move {
+            core::future::poll_fn(|cx| {
+                *w.lock().unwrap() = Some(cx.waker().clone());
+                if core::mem::take(&mut first) { Poll::Pending } else { Poll::Ready(()) }
+            })
+            .await;
+            *d.lock().unwrap() = true;
+        })
+        .unwrap();
+    world.settle();
+    world
+        .handle
+        .spawn_on(ME.shard, || {
+            core::future::poll_fn(|cx| {
+                cx.waker().wake_by_ref();
+                Poll::<()>::Pending
+            })
+        })
+        .unwrap();
+    while let Some(mail) = world.mailbox.take() {
+        world.shard.handle_mail(world.now, mail);
+    }
+    std::thread::spawn(move || waker.lock().unwrap().take().unwrap().wake()).join().unwrap();
+    for _ in 0..1000 {
+        world.shard.run(world.now);
+    }
+    assert!(
+        *done.lock().unwrap(),
+        "a wake of another thread waits for ever behind a task that yields"
+    );
+}
+
+#[test]
+fn a_second_outcome_of_one_request_ends_nothing() {
+    let mut world = World::serving();
+    world.at("one", &ADD);
+    world.at("one", &SLEEP);
+    let id = world.shard.ledger.select(|_| true)[0];
+    let failure = |kind| DeliveryFailure::rejected(kind, "x");
+    let entered = world.shard.enter(world.now);
+    world.shard.resolve(id, None, Outcome::failure(failure(RejectedKind::Draining)));
+    let mut second = Outcome::failure(failure(RejectedKind::Moving));
+    let number = siloring_core::ids::ActivationNumber { view: ViewNumber(3), counter: 1 };
+    second.place = Some(Box::new(crate::directory::Place { endpoint: ME, number }));
+    world.shard.resolve(id, None, second);
+    drop(entered);
+    world.settle();
+    assert_eq!(world.count("LateReply"), 1);
+    world.pass(Duration::from_secs(1));
+}
+
+#[test]
+fn a_task_is_in_the_queue_of_foreign_wakes_at_most_once() {
+    use core::task::{Poll, Waker};
+    let mut world = World::serving();
+    let waker: Arc<Mutex<Option<Waker>>> = Arc::default();
+    let w = Arc::clone(&waker);
+    // Sleeps again and again, and is woken by another thread each time.
+    world
+        .handle
+        .spawn_on(ME.shard, move || async move {
+            loop {
+                let mut sleep = core::pin::pin!(Sleep::new(Duration::from_millis(10)));
+                core::future::poll_fn(|cx| {
+                    *w.lock().unwrap() = Some(cx.waker().clone());
+                    sleep.as_mut().poll(cx)
+                })
+                .await;
+            }
+        })
+        .unwrap();
+    world
+        .handle
+        .spawn_on(ME.shard, || {
+            core::future::poll_fn(|cx| {
+                cx.waker().wake_by_ref();
+                Poll::<()>::Pending
+            })
+        })
+        .unwrap();
+    while let Some(mail) = world.mailbox.take() {
+        world.shard.handle_mail(world.now, mail);
+    }
+    world.shard.run(world.now);
+    for _ in 0..100 {
+        let waker = waker.lock().unwrap().clone().unwrap();
+        std::thread::spawn(move || waker.wake()).join().unwrap();
+        world.now += Duration::from_millis(20);
+        world.shard.tick(world.now);
+        world.shard.run(world.now);
+    }
+    let len = world.shard.local.foreign.ready.len();
+    assert!(len <= 2, "{len} entries of two tasks");
 }

@@ -242,6 +242,8 @@ impl<L: Links> Shard<L> {
 
     /// Polls a task that is ready.
     pub(super) fn poll_task(&mut self, key: TaskKey) {
+        // What others staged is not this task's.
+        self.carry_out(None);
         match self.tasks.begin(key) {
             Some(Task::Turn { host, slot, activation }) => {
                 self.poll_turn(key, host, slot, activation);
@@ -444,9 +446,11 @@ impl<L: Links> Shard<L> {
             self.directory.unregister(self.now, &address);
             self.pump_directory();
         }
-        for owned in self.ledger.select(|open| open.owner == Some(key)) {
-            if let Some(open) = self.ledger.get_mut(owned) {
-                open.owner = None;
+        if activation.open_calls > 0 {
+            for owned in self.ledger.select(|open| open.owner == Some(key)) {
+                if let Some(open) = self.ledger.get_mut(owned) {
+                    open.owner = None;
+                }
             }
         }
         self.accept_again(activation.take_queue());

@@ -201,3 +201,23 @@ fn bytes_on_a_link_are_told_to_the_detector_now_and_then() {
     }
     assert_eq!(told, 2, "ten reads in two periods");
 }
+
+#[test]
+fn a_link_that_comes_up_to_a_silo_that_leaves_is_parted_with() {
+    let mut world = World::linked(Role::Acceptor);
+    world.node.mail(world.now, ShardMail::View(view(4, SiloStatus::Draining)));
+    world.now += Duration::from_millis(20);
+    world.node.tick(world.now);
+    let late = ConnId(2);
+    world.node.attach(world.now, late, &established(Role::Dialer));
+    world.outputs();
+    let mut closed = false;
+    for _ in 0..500 {
+        world.now += Duration::from_millis(10);
+        world.node.tick(world.now);
+        let is_close =
+            |output: &NodeOutput| matches!(output, NodeOutput::Close { conn, .. } if *conn == late);
+        closed |= world.outputs().iter().any(is_close);
+    }
+    assert!(closed, "five seconds later the idle link to the leaver is still open");
+}
