@@ -92,10 +92,12 @@ pub const DEADLINE_MAX: Duration = Duration::from_hours(24);
 pub const LEDGER_TICK: Duration = Duration::from_millis(10);
 /// Open deliveries of one shard: beyond it a new one is `Overloaded`.
 pub const OPEN_DELIVERIES_MAX: usize = 256 * 1024;
+/// Free parcels that one thread keeps: as many as a busy shard has calls under way.
+pub const PARCELS_POOLED_MAX: usize = 4 * 1024;
 /// Open calls of one activation: a turn that fans out further hears `Overloaded`.
 pub const OPEN_CALLS_PER_ACTIVATION_MAX: usize = 32 * 1024;
-/// Requests that one shard keeps while the right to serve is out, for when it is back: what comes
-/// from links is not read then, so this is mail of the silo's own threads, at most a mailbox full.
+/// Requests that one shard keeps while the right to serve is out, for when it is back. What comes
+/// from links is not read then, but mail of the silo's own threads is: a mailbox full of it fits.
 pub const HELD_REQUESTS_MAX: usize = MAILBOX_MAX;
 /// Requests waiting for one activation.
 pub const ACTIVATION_QUEUE_MAX: usize = 8 * 1024;

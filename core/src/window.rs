@@ -35,7 +35,9 @@ impl<K: Ord + Clone> LogWindow<K> {
         if self.keys.len() >= LOG_WINDOW_KEYS_MAX {
             let oldest = self.keys.iter().min_by_key(|(_, (logged, _))| *logged);
             let oldest = oldest.map(|(key, _)| key.clone());
-            oldest.map(|key| self.keys.remove(&key));
+            if let Some(key) = oldest {
+                self.keys.remove(&key);
+            }
         }
         self.keys.insert(key.clone(), (now, 0));
         Some(0)

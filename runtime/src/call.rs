@@ -226,30 +226,32 @@ impl<T, E> Call<T, E> {
     }
 
     /// Sends the call without waiting; a failure becomes a dead letter.
-    pub fn one_way(self) {
-        self.send(Waiter::Nobody);
+    ///
+    /// # Errors
+    /// If it could not even be handed in: the silo has stopped, its mailbox is full, the address is
+    /// none. Nothing was sent then, and nobody else is told. A call made in a turn is always handed
+    /// in, unless its address is none.
+    pub fn one_way(self) -> Result<(), DeliveryFailure> {
+        self.send(Waiter::Nobody).map_err(|(failure, _nobody)| failure)
     }
 
     /// Sends the call without waiting; a failure goes to `on_failure`, which runs on a shard or,
     /// where the call could not even be handed in, on this thread. It must not block.
     pub fn one_way_or(self, on_failure: impl FnOnce(DeliveryFailure) + Send + 'static) {
-        self.send(Waiter::Callback(Box::new(on_failure)));
+        if let Err((failure, Waiter::Callback(on_failure))) =
+            self.send(Waiter::Callback(Box::new(on_failure)))
+        {
+            on_failure(failure);
+        }
     }
 
-    fn send(mut self, waiter: Waiter) {
+    fn send(mut self, waiter: Waiter) -> Result<(), (DeliveryFailure, Waiter)> {
         match core::mem::replace(&mut self.state, State::Done) {
             State::Unsent(mut parcel) => {
                 parcel.waiter = waiter;
-                let Err((failure, waiter)) = send(parcel) else { return };
-                if let Waiter::Callback(on_failure) = waiter {
-                    on_failure(failure);
-                }
+                send(parcel)
             }
-            State::Malformed(error) => {
-                if let Waiter::Callback(on_failure) = waiter {
-                    on_failure(malformed(&error));
-                }
-            }
+            State::Malformed(error) => Err((malformed(&error), waiter)),
             State::Here { .. } | State::Foreign(_) | State::Done => {
                 unreachable!("a call that was polled is not sent again")
             }

@@ -5,17 +5,17 @@
 //! large ones, so that each move costs more than its bytes. A [`Parcel`] is built once, in place.
 //!
 //! Its allocation is used again: a dropped parcel goes to a bounded free list of its thread, so
-//! that a steady flow of calls allocates nothing.
+//! that a steady flow of calls made on a shard allocates nothing. One made by another thread of the
+//! program is dropped on a shard, and costs its thread an allocation.
 
 use core::cell::RefCell;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 
+use siloring_core::limits::PARCELS_POOLED_MAX;
+
 use crate::call::CallRequest;
 use crate::ledger::OpenDelivery;
-
-/// Free parcels that a thread keeps: as many as a busy shard has calls under way.
-const POOL_MAX: usize = 4 * 1024;
 
 type Shell = Box<Option<OpenDelivery>>;
 
@@ -60,7 +60,7 @@ impl Drop for Parcel {
         // The thread may be ending: its list is gone then, and the shell is simply freed.
         let _gone = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
-            if pool.len() < POOL_MAX {
+            if pool.len() < PARCELS_POOLED_MAX {
                 pool.push(shell);
             }
         });

@@ -176,10 +176,15 @@ pub(crate) mod tests {
         }
     }
 
+    /// A handle on a silo that has stopped.
+    pub(crate) fn stopped() -> Handle {
+        Handle::new(Arc::new(Stopped))
+    }
+
     /// A request of nobody to `target`, of a silo that has stopped.
     pub(crate) fn parcel(target: &str) -> Parcel {
         let address = Address::parse(target).unwrap();
-        let handle = Handle::new(Arc::new(Stopped));
+        let handle = stopped();
         let target = Arc::new(Target { address, handle, source: None });
         let spec = MethodSpec {
             id: MethodId(1),

@@ -47,7 +47,7 @@ pub struct RouteInput {
     pub is_draining: bool,
     /// Who sends.
     pub sender: Sender,
-    /// Body and extensions.
+    /// Of the body.
     pub bytes: usize,
 }
 

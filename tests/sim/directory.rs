@@ -276,8 +276,8 @@ fn a_stale_place_is_corrected_by_the_first_call_that_meets_it() {
             } else {
                 let one_way = key.clone();
                 cluster.block_on(S1, move |node| async move {
-                    node.handle().grain::<Echo>(one_way.as_str()).echo().one_way();
-                })?;
+                    node.handle().grain::<Echo>(one_way.as_str()).echo().one_way()
+                })??;
                 cluster.run_for(SECOND)?;
             }
             let attempt = cluster.block_on(S1, move |node| async move {

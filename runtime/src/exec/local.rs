@@ -139,6 +139,7 @@ thread_local! {
 
 /// Puts the shard that ran before back when dropped.
 #[derive(Debug)]
+#[must_use = "the shard is left when it is dropped"]
 pub struct Entered(Option<Rc<Local>>);
 
 impl Drop for Entered {

@@ -84,7 +84,7 @@ impl Grain for Counter {
         if id == PANIC.id {
             panic!("broken");
         } else if id == PANIC_SELF_AND_ARM.id {
-            call(&ctx.grain::<Self>("one"), &PANIC).one_way();
+            call(&ctx.grain::<Self>("one"), &PANIC).one_way().unwrap();
             ctx.every::<Self, _, _>(PERIOD, |me| call(me, &ADD));
             Sleep::new(PERIOD).await;
             return turn.reply(&1u64);
@@ -92,12 +92,12 @@ impl Grain for Counter {
             Sleep::new(PERIOD).await;
             let three = ctx.grain::<Self>("three");
             call(&ctx.grain::<Self>("two"), &PANIC)
-                .one_way_or(move |_| call(&three, &ADD).one_way());
+                .one_way_or(move |_| call(&three, &ADD).one_way().unwrap());
         } else if id == SLOW_ONE.id {
             Sleep::new(PERIOD).await;
-            call(&ctx.grain::<Self>("x"), &PUSH_ONE).one_way();
+            call(&ctx.grain::<Self>("x"), &PUSH_ONE).one_way().unwrap();
         } else if id == RELAY_TWO.id {
-            call(&ctx.grain::<Self>("x"), &PUSH_TWO).one_way();
+            call(&ctx.grain::<Self>("x"), &PUSH_TWO).one_way().unwrap();
         } else if id == PUSH_ONE.id {
             let mut me = turn.exclusive();
             me.calls = me.calls * 10 + 1;
@@ -115,12 +115,12 @@ impl Grain for Counter {
             ctx.every::<Self, _, _>(PERIOD, |me| call(me, &STOP));
         } else if id == STOP_AND_ADD_BY_TIMER.id {
             ctx.every::<Self, _, _>(PERIOD, |me| {
-                call(me, &STOP).one_way();
+                call(me, &STOP).one_way().unwrap();
                 call(me, &ADD)
             });
         } else if id == STOP_AND_PANIC_BY_TIMER.id {
             ctx.every::<Self, u64, core::convert::Infallible>(PERIOD, |me| {
-                call(me, &STOP).one_way();
+                call(me, &STOP).one_way().unwrap();
                 panic!("the timer is broken")
             });
         } else {
@@ -366,7 +366,7 @@ fn a_call_made_by_a_failure_handler_is_carried_out() {
     for key in ["one", "two", "three"] {
         world.at(key, &ADD);
     }
-    call(&world.handle.grain::<Counter>("one"), &REPORT).one_way();
+    call(&world.handle.grain::<Counter>("one"), &REPORT).one_way().unwrap();
     world.settle();
     world.now += PERIOD + Duration::from_millis(20);
     world.shard.tick(world.now);
@@ -422,7 +422,8 @@ fn a_wake_of_another_thread_is_not_held_off_by_a_task_that_yields() {
     while let Some(mail) = world.mailbox.take() {
         world.shard.handle_mail(world.now, mail);
     }
-    std::thread::spawn(move || waker.lock().unwrap().take().unwrap().wake()).join().unwrap();
+    // Outside of the shard, as from another thread.
+    waker.lock().unwrap().take().unwrap().wake();
     for _ in 0..1000 {
         world.shard.run(world.now);
     }
@@ -486,11 +487,22 @@ fn a_task_is_in_the_queue_of_foreign_wakes_at_most_once() {
     world.shard.run(world.now);
     for _ in 0..100 {
         let waker = waker.lock().unwrap().clone().unwrap();
-        std::thread::spawn(move || waker.wake()).join().unwrap();
+        // Outside of the shard, as from another thread.
+        waker.wake();
         world.now += Duration::from_millis(20);
         world.shard.tick(world.now);
         world.shard.run(world.now);
     }
     let len = world.shard.local.foreign.ready.len();
     assert!(len <= 2, "{len} entries of two tasks");
+}
+
+#[test]
+fn a_one_way_that_cannot_be_handed_in_is_told_to_its_sender() {
+    let handle = crate::reference::tests::stopped();
+    let failure = call(&handle.grain::<Counter>("one"), &ADD).one_way().unwrap_err();
+    assert_eq!(failure.rejected_kind(), Some(RejectedKind::ConnectionLost));
+    let malformed = handle.grain::<Counter>("\n");
+    let failure = call(&malformed, &ADD).one_way().unwrap_err();
+    assert_eq!(failure.rejected_kind(), Some(RejectedKind::NotHere));
 }
