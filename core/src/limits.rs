@@ -42,7 +42,8 @@ pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(3);
 /// Handshakes under way that others dialled, at one silo: bounds what a connect flood costs. A
 /// newcomer beyond it takes the place of another one.
 pub const HANDSHAKES_PENDING_MAX: usize = 64;
-/// Of which from one address: a host with several silos fits, and leaves as much to all others.
+/// Of which from one address, so that as many are left to all others. A host that dials with more
+/// shards at once than this does so in waves: who is told `Busy` dials again.
 pub const HANDSHAKES_PER_SOURCE_MAX: usize = HANDSHAKES_PENDING_MAX / 2;
 /// Connections accepted in one look at a listener: whoever spoke is read before the next look.
 pub const ACCEPTS_PER_LOOK_MAX: usize = 16;
@@ -139,8 +140,10 @@ pub const LOG_WINDOW_KEYS_MAX: usize = 1024;
 
 // ---- turns
 
-/// Turns that a shard runs before it looks at its links again.
+/// Steps that a shard takes before it looks at its links again, and held requests that it accepts.
 pub const TURNS_PER_LOOP_MAX: usize = 256;
+/// Turns that one activation begins before others are served: a step of a shard.
+pub const TURNS_PER_STEP_MAX: usize = 32;
 /// Turns that begin inside the turn that called them: bounds the stack.
 pub const INLINE_TURNS_MAX: u32 = 8;
 /// An activation without a message for this long is collected.

@@ -7,6 +7,7 @@ use siloring_core::event::Event;
 use siloring_core::ids::{CorrelationId, MethodId, ShardIndex};
 use siloring_core::limits::{
     ACTIVATIONS_MAX, DEADLINE_DEFAULT, HELD_REQUESTS_MAX, INLINE_TURNS_MAX, LEDGER_TICK,
+    TURNS_PER_LOOP_MAX,
 };
 use siloring_core::outcome::{DeliveryFailure, FailedKind, IndeterminateKind, RejectedKind};
 use siloring_core::wire::{FLAG_ONE_WAY, FrameKind, Header};
@@ -123,7 +124,8 @@ impl<L: Links> Shard<L> {
     /// Accepts what was held while the right to serve was out, in order.
     pub(super) fn accept_held(&mut self) {
         // One at a time: what a turn sends meanwhile queues behind those that still wait.
-        while let Some(request) = self.held_requests.pop_front() {
+        for _ in 0..TURNS_PER_LOOP_MAX {
+            let Some(request) = self.held_requests.pop_front() else { return };
             self.accept_now(request);
         }
     }

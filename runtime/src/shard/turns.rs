@@ -8,6 +8,7 @@ use siloring_core::address::AddressHash;
 use siloring_core::body::Body;
 use siloring_core::event::Event;
 use siloring_core::ids::MethodId;
+use siloring_core::limits::TURNS_PER_STEP_MAX;
 use siloring_core::outcome::{DeliveryFailure, FailedKind, RejectedKind};
 use siloring_core::schema::Schema;
 
@@ -121,7 +122,14 @@ impl<L: Links> Shard<L> {
     pub(super) fn start_turns(&mut self, key: ActivationKey) {
         let Some(activation) = self.activations.get_mut(key as usize) else { return };
         activation.queued = false;
+        let mut left = TURNS_PER_STEP_MAX;
         while let Some(index) = self.next_startable(key) {
+            if left == 0 {
+                // The others are next; it goes on when it is its turn again.
+                self.activations[key as usize].queued = true;
+                return self.runnable.push_back(key);
+            }
+            left -= 1;
             let request = self.activations[key as usize].take(index);
             let request = request.expect("the index was just found");
             self.start_request(key, request);
