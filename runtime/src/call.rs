@@ -347,7 +347,7 @@ impl<T, E> Call<T, E> {
 impl<T, E> Drop for Call<T, E> {
     fn drop(&mut self) {
         if let State::Here { local, slot } = self.state {
-            // Outside of its shard the slot stays until its outcome comes and finds nobody.
+            // Outside of its shard nobody can free the slot: it stays as long as the shard.
             current(|now| {
                 if now.id == local {
                     now.abandon(slot);

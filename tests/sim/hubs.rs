@@ -247,5 +247,5 @@ fn the_first_claim_holds_unless_it_is_taken_over() {
         ensure!(heard.name() == "Handled" && third.numbers().len() == 1, "{heard:?} {third:?}");
         Ok(())
     }
-    check(scenario, &["last-writer-wins", "losers-untold"]);
+    check(scenario, &["last-writer-wins", "losers-untold", "no-incarnation"]);
 }

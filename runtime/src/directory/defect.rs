@@ -44,6 +44,8 @@ pub enum Defect {
     EndsUntold,
     /// Whoever loses an address is not told.
     LosersUntold,
+    /// Who asks is known by its shard, whichever life of whichever silo it is of.
+    NoIncarnation,
     /// What is absent while its range moves is answered as absent.
     AbsentWhileMoving,
 }

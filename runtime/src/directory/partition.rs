@@ -326,7 +326,9 @@ impl Partition {
         let known = entry.place.claim();
         let newest = ask.held.is_some_and(|held| held > known)
             || (ask.held.is_some() && step.planted.has(Defect::AddressOnly));
-        let itself = entry.place.endpoint == endpoint;
+        let itself = entry.place.endpoint == endpoint
+            || (entry.place.endpoint.shard == endpoint.shard
+                && step.planted.has(Defect::NoIncarnation));
         match (entry.home(), ask.held) {
             (None, None) => ClaimVerdict::Grant,
             (Some(_), None) if itself && ask.attempt > entry.attempt => ClaimVerdict::Grant,

@@ -71,6 +71,7 @@ const DEFECTS: &[(&str, Defect)] = &[
     ("numbers-repeat", Defect::Directory(directory::Defect::NumbersRepeat)),
     ("ends-untold", Defect::Directory(directory::Defect::EndsUntold)),
     ("losers-untold", Defect::Directory(directory::Defect::LosersUntold)),
+    ("no-incarnation", Defect::Directory(directory::Defect::NoIncarnation)),
     ("absent-while-moving", Defect::Directory(directory::Defect::AbsentWhileMoving)),
     ("unknown-commit-assumed", Defect::Control(control::Defect::UnknownCommitAssumed)),
     ("votes-never-expire", Defect::Control(control::Defect::VotesNeverExpire)),
