@@ -506,3 +506,20 @@ fn a_one_way_that_cannot_be_handed_in_is_told_to_its_sender() {
     let failure = call(&malformed, &ADD).one_way().unwrap_err();
     assert_eq!(failure.rejected_kind(), Some(RejectedKind::NotHere));
 }
+
+#[test]
+fn a_place_that_a_peer_made_up_is_tried_again_elsewhere() {
+    let mut world = World::serving();
+    world.at("one", &ADD);
+    world.at("one", &SLEEP);
+    let id = world.shard.ledger.select(|_| true)[0];
+    let number = siloring_core::ids::ActivationNumber { view: ViewNumber(3), counter: 1 };
+    let endpoint = Endpoint { silo: ME.silo, shard: ShardIndex(9_999) };
+    let failure = DeliveryFailure::rejected(RejectedKind::Moving, "elsewhere");
+    let place = Some(Box::new(crate::directory::Place { endpoint, number }));
+    let entered = world.shard.enter(world.now);
+    world.shard.resolve(id, None, Outcome { place, ..Outcome::failure(failure) });
+    drop(entered);
+    let stage = world.shard.ledger.get(id).map(|open| open.stage);
+    assert_eq!(stage, Some(crate::ledger::Stage::Backoff), "not posted to a shard that is none");
+}
