@@ -26,6 +26,7 @@ use crate::call::{CallRequest, Waiter};
 use crate::directory::Place;
 use crate::exec::wheel::TimerKey;
 use crate::links::Sent;
+use crate::mail::ConnId;
 use crate::parcel::Parcel;
 use crate::route::Sender;
 
@@ -106,6 +107,11 @@ impl OpenDelivery {
     #[inline]
     pub fn target(&self) -> &Address {
         self.request.target()
+    }
+
+    /// Whether it went out on this connection and waits for its outcome there.
+    pub fn is_sent_on(&self, conn: ConnId) -> bool {
+        matches!(self.stage, Stage::Sent { sent, .. } if sent.conn == conn)
     }
 
     /// Whether nobody's turn waits for it.

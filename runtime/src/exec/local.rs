@@ -34,7 +34,7 @@ pub trait Unpark: Send + Sync + fmt::Debug {
 /// The part of a shard's ready queue that other threads push to.
 #[derive(Debug)]
 pub(crate) struct Foreign {
-    /// Bounded: a task is in it at most once, until its waker's wake is taken.
+    /// Bounded: a task is in it at most once.
     pub(crate) ready: SegQueue<u32>,
     pub(crate) unpark: Arc<dyn Unpark>,
 }

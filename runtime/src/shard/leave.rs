@@ -17,7 +17,6 @@ use siloring_core::time::Moment;
 
 use super::activation::Life;
 use super::{ActivationKey, Shard, ShardOutput};
-use crate::ledger::{OpenDelivery, Stage};
 use crate::links::Links;
 use crate::mail::{ConnId, ControlMail};
 
@@ -88,17 +87,7 @@ impl<L: Links> Shard<L> {
 
     /// Whether a delivery waits for an outcome on this link.
     pub fn is_awaited(&self, conn: ConnId) -> bool {
-        let sent_on = |stage| match stage {
-            Stage::Sent { sent, .. } => Some(sent.conn),
-            Stage::Gated
-            | Stage::Locating
-            | Stage::Linking(_)
-            | Stage::Posted(_)
-            | Stage::Delivered
-            | Stage::Backoff => None,
-        };
-        let on_it = |open: &OpenDelivery| sent_on(open.stage) == Some(conn);
-        self.ledger.any(on_it)
+        self.ledger.any(|open| open.is_sent_on(conn))
     }
 
     /// A newer view: who leaves in it.

@@ -411,7 +411,8 @@ impl<L: Links> Shard<L> {
         }
         for _ in 0..TURNS_PER_LOOP_MAX {
             if !self.step() {
-                return false;
+                // What was held may have been too much for one run.
+                return self.is_ready();
             }
             self.progress += 1;
         }

@@ -403,9 +403,7 @@ impl<L: Links> Shard<L> {
         if self.config.planted == super::Planted::OpenCallsSurviveTheirSilo {
             return;
         }
-        let on_it = self
-            .ledger
-            .select(|open| matches!(open.stage, Stage::Sent { sent, .. } if sent.conn == conn));
+        let on_it = self.ledger.select(|open| open.is_sent_on(conn));
         for id in on_it {
             let Some(Stage::Sent { sent, .. }) = self.ledger.get(id).map(|open| open.stage) else {
                 continue;

@@ -338,6 +338,20 @@ fn requests_held_while_the_silo_may_not_serve_are_bounded() {
 }
 
 impl World {
+    /// Runs a task that yields and never ends; takes in what was sent before.
+    fn keep_busy(&mut self) {
+        let yielding = || {
+            core::future::poll_fn(|cx| {
+                cx.waker().wake_by_ref();
+                core::task::Poll::<()>::Pending
+            })
+        };
+        self.handle.spawn_on(ME.shard, yielding).unwrap();
+        while let Some(mail) = self.mailbox.take() {
+            self.shard.handle_mail(self.now, mail);
+        }
+    }
+
     fn at(&mut self, key: &'static str, method: &'static MethodSpec) -> Outcomes {
         let outcomes = Outcomes::default();
         let (counter, into) = (self.handle.grain::<Counter>(key), Arc::clone(&outcomes));
@@ -410,18 +424,7 @@ fn a_wake_of_another_thread_is_not_held_off_by_a_task_that_yields() {
         })
         .unwrap();
     world.settle();
-    world
-        .handle
-        .spawn_on(ME.shard, || {
-            core::future::poll_fn(|cx| {
-                cx.waker().wake_by_ref();
-                Poll::<()>::Pending
-            })
-        })
-        .unwrap();
-    while let Some(mail) = world.mailbox.take() {
-        world.shard.handle_mail(world.now, mail);
-    }
+    world.keep_busy();
     // Outside of the shard, as from another thread.
     waker.lock().unwrap().take().unwrap().wake();
     for _ in 0..1000 {
@@ -454,7 +457,7 @@ fn a_second_outcome_of_one_request_ends_nothing() {
 
 #[test]
 fn a_task_is_in_the_queue_of_foreign_wakes_at_most_once() {
-    use core::task::{Poll, Waker};
+    use core::task::Waker;
     let mut world = World::serving();
     let waker: Arc<Mutex<Option<Waker>>> = Arc::default();
     let w = Arc::clone(&waker);
@@ -472,18 +475,7 @@ fn a_task_is_in_the_queue_of_foreign_wakes_at_most_once() {
             }
         })
         .unwrap();
-    world
-        .handle
-        .spawn_on(ME.shard, || {
-            core::future::poll_fn(|cx| {
-                cx.waker().wake_by_ref();
-                Poll::<()>::Pending
-            })
-        })
-        .unwrap();
-    while let Some(mail) = world.mailbox.take() {
-        world.shard.handle_mail(world.now, mail);
-    }
+    world.keep_busy();
     world.shard.run(world.now);
     for _ in 0..100 {
         let waker = waker.lock().unwrap().clone().unwrap();
@@ -522,4 +514,19 @@ fn a_place_that_a_peer_made_up_is_tried_again_elsewhere() {
     drop(entered);
     let stage = world.shard.ledger.get(id).map(|open| open.stage);
     assert_eq!(stage, Some(crate::ledger::Stage::Backoff), "not posted to a shard that is none");
+}
+
+#[test]
+fn a_run_says_that_more_is_held_than_it_took() {
+    let mut world = World::serving();
+    world.at("one", &ADD);
+    world.shard.set_lease(Moment::ZERO);
+    let counter = world.handle.grain::<Counter>("one");
+    for _ in 0..=TURNS_PER_LOOP_MAX {
+        call(&counter, &ADD).one_way().unwrap();
+    }
+    world.settle();
+    world.shard.set_lease(Moment::NEVER);
+    assert!(world.shard.run(world.now), "one is left");
+    assert!(!world.shard.run(world.now), "none is");
 }
