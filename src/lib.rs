@@ -14,7 +14,9 @@ pub use silo::{DrainError, EVENT_NAMES, Idle, LocalSilo, Silo, SiloBuilder, Star
 
 pub use siloring_core::{address, hash, outcome, rkyv, schema};
 pub use siloring_macros::{Grain, grain_methods, message};
-pub use siloring_runtime::{call, ctx, envelope, filter, grain, handle, hub, reference, turn};
+pub use siloring_runtime::{
+    call, ctx, envelope, filter, grain, handle, here, hub, reference, turn,
+};
 
 pub use siloring_core::{
     Address, AddressError, CallError, DeliveryFailure, FailedKind, IndeterminateKind, MethodId,

@@ -127,6 +127,8 @@ pub const CHAIN_MAX: usize = 32;
 pub const HEADERS_MAX: usize = 64;
 /// Bytes of identity and headers in an envelope.
 pub const EXTENSION_BYTES_MAX: usize = 16 * 1024;
+/// Longest key of a subscription: its length fits a byte of an event's extension.
+pub const SUBSCRIPTION_KEY_BYTES_MAX: usize = 255;
 /// Outbound of a hub waits this long for its own claim, then it is sent, with an event.
 pub const HUB_OUTBOUND_GATE_MAX: Duration = Duration::from_secs(2);
 

@@ -288,6 +288,13 @@ pub enum Tag {
     Place = 6,
     /// The view in which a failure was decided: `u64`.
     View = 7,
+    /// What makes the request a stream's event: the owner's activation view and counter, position,
+    /// missed, origin's number (`u64` each), origin (`u128`), attempt (`u8`), length of the
+    /// subscription's key (`u8`), the key, the stream's address; both UTF-8.
+    Event = 8,
+    /// Idempotency key: `u128`. Of a request sent again also the view and counter (`u64` each) of
+    /// the activation that it was handed over to, zero if that is not known.
+    IdempotencyKey = 9,
 }
 
 impl Tag {
@@ -300,6 +307,8 @@ impl Tag {
             5 => Self::Ancestor,
             6 => Self::Place,
             7 => Self::View,
+            8 => Self::Event,
+            9 => Self::IdempotencyKey,
             _ => return None,
         })
     }

@@ -21,13 +21,27 @@ use siloring_core::outcome::{
 };
 use siloring_core::schema::Schema;
 
-use crate::envelope::Envelope;
+use crate::envelope::{Envelope, Idempotency, Sending};
 use crate::exec::local::{Answer, LocalId, Op, SlotKey, current};
 use crate::parcel::Parcel;
 use crate::reference::Target;
 
-/// The outcome of a request as its waiter gets it: the reply's archive, or the failure.
-pub type CallResult = Result<Body, DeliveryFailure>;
+/// A reply as it came.
+#[derive(Debug)]
+pub struct RawReply {
+    /// What it is.
+    pub schema: Schema,
+    /// Its archive.
+    pub body: Body,
+}
+
+/// The outcome of a request as its waiter gets it: the reply, or the failure.
+pub type CallResult = Result<RawReply, DeliveryFailure>;
+
+const _: () = assert!(
+    size_of::<CallResult>() == size_of::<Result<Body, DeliveryFailure>>(),
+    "the reply's schema takes no room of its own"
+);
 
 /// What takes the failure of a one-way delivery.
 pub type OnFailure = Box<dyn FnOnce(DeliveryFailure) + Send>;
@@ -72,8 +86,8 @@ pub struct CallRequest {
     pub method: MethodId,
     /// What the body is.
     pub arguments: Schema,
-    /// What the reply must be.
-    pub reply: Schema,
+    /// What the reply must be; `None` takes any.
+    pub reply: Option<Schema>,
     /// The arguments' archive.
     pub body: Body,
     /// How long the caller gives it; `None` takes the silo's default.
@@ -173,7 +187,7 @@ enum State {
 #[must_use = "a call does nothing until it is awaited or sent one_way"]
 pub struct Call<T, E = Infallible> {
     state: State,
-    decode: fn(&Body) -> Result<Result<T, E>, Undecodable>,
+    decode: fn(RawReply) -> Result<Result<T, E>, Undecodable>,
 }
 
 impl<T, E> fmt::Debug for Call<T, E> {
@@ -189,7 +203,7 @@ impl<T, E> fmt::Debug for Call<T, E> {
 
 impl<T: DecodeOwned> Call<T> {
     pub(crate) fn new(parcel: Parcel) -> Self {
-        let decode = |body: &Body| body.decode::<T>().map(Ok);
+        let decode = |reply: RawReply| reply.body.decode::<T>().map(Ok);
         Self { state: State::Unsent(parcel), decode }
     }
 }
@@ -199,7 +213,7 @@ where
     Result<T, E>: DecodeOwned,
 {
     pub(crate) fn fallible(parcel: Parcel) -> Self {
-        let decode = |body: &Body| body.decode::<Result<T, E>>();
+        let decode = |reply: RawReply| reply.body.decode::<Result<T, E>>();
         Self { state: State::Unsent(parcel), decode }
     }
 }
@@ -220,7 +234,25 @@ impl<T, E> Call<T, E> {
     /// Sends identity, headers and trace with the call.
     pub fn envelope(mut self, envelope: Envelope) -> Self {
         if let State::Unsent(parcel) = &mut self.state {
-            parcel.request.envelope = Some(Box::new(envelope));
+            let sent = parcel.request.envelope.get_or_insert_default();
+            let idempotency = sent.idempotency.take();
+            **sent = envelope;
+            sent.idempotency = sent.idempotency.take().or(idempotency);
+        }
+        self
+    }
+
+    /// Gives the request a key that names it: draw one at random for each request, and keep it when
+    /// the same request is made again.
+    ///
+    /// The receiving activation or hub handles a key once, and answers each further request with it
+    /// by the first outcome. So the router may send such a request again when the link was lost
+    /// that it had been handed over to: to that same activation only. If it is gone, the outcome is
+    /// `LostAfterHandOver`, as without a key.
+    pub fn idempotency_key(mut self, key: u128) -> Self {
+        if let State::Unsent(parcel) = &mut self.state {
+            let envelope = parcel.request.envelope.get_or_insert_default();
+            envelope.idempotency = Some(Idempotency { key, sending: Sending::First });
         }
         self
     }
@@ -260,8 +292,7 @@ impl<T, E> Call<T, E> {
 
     fn finish(&mut self, result: CallResult) -> Result<T, CallError<E>> {
         self.state = State::Done;
-        let body = result?;
-        match (self.decode)(&body) {
+        match (self.decode)(result?) {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => Err(CallError::Handler(error)),
             Err(undecodable) => Err(CallError::Delivery(DeliveryFailure::failed(
@@ -327,6 +358,48 @@ impl<T, E> Future for Call<T, E> {
             },
             State::Unsent(_) | State::Malformed(_) | State::Done => this.poll_unsent(cx),
         }
+    }
+}
+
+/// A call whose reply is taken as it comes. See [`RawRef::send`].
+///
+/// # Cancel safety
+/// As of [`Call`].
+///
+/// [`RawRef::send`]: crate::reference::RawRef::send
+#[must_use = "a call does nothing until it is awaited"]
+#[derive(Debug)]
+pub struct RawCall(Call<RawReply>);
+
+impl RawCall {
+    pub(crate) fn new(parcel: Parcel) -> Self {
+        Self(Call { state: State::Unsent(parcel), decode: |reply| Ok(Ok(reply)) })
+    }
+
+    /// As [`Call::deadline`].
+    pub fn deadline(self, deadline: Duration) -> Self {
+        Self(self.0.deadline(deadline))
+    }
+
+    /// As [`Call::envelope`].
+    pub fn envelope(self, envelope: Envelope) -> Self {
+        Self(self.0.envelope(envelope))
+    }
+
+    /// As [`Call::idempotency_key`].
+    pub fn idempotency_key(self, key: u128) -> Self {
+        Self(self.0.idempotency_key(key))
+    }
+}
+
+impl Future for RawCall {
+    type Output = CallResult;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<CallResult> {
+        Pin::new(&mut self.0).poll(cx).map_err(|error| match error {
+            CallError::Delivery(failure) => failure,
+            CallError::Handler(never) => match never {},
+        })
     }
 }
 

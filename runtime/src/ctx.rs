@@ -20,8 +20,8 @@ use siloring_core::schema::Message;
 use siloring_core::time::Moment;
 
 use crate::call::Call;
-use crate::envelope::Envelope;
-use crate::exec::local::{Answer, Op, SlotKey, current};
+use crate::envelope::{Envelope, EventInfo};
+use crate::exec::local::{Answer, Op, SlotKey, Until, current};
 use crate::grain::{GrainType, IntoKey};
 use crate::handle::Handle;
 use crate::reference::{GrainRef, HubRef};
@@ -118,9 +118,19 @@ impl Ctx {
         current(|local| self.deadline.since(local.now.get())).unwrap_or_default()
     }
 
-    /// From 1; more only if the router sent the request again.
-    pub const fn attempt(&self) -> u8 {
-        self.attempt
+    /// From 1; more only if the request was sent again: by the router, or an event by its stream.
+    pub fn attempt(&self) -> u8 {
+        self.event().map_or(self.attempt, |event| event.attempt)
+    }
+
+    /// What makes the request the delivery of a stream's event, if it is one.
+    pub fn event(&self) -> Option<&EventInfo> {
+        self.envelope.as_deref()?.event.as_deref()
+    }
+
+    /// The key that names the request, if its caller gave it one.
+    pub fn idempotency_key(&self) -> Option<u128> {
+        self.envelope.as_deref()?.idempotency.map(|idempotency| idempotency.key)
     }
 
     /// The fence of this activation: later activations have higher ones. Give it to systems outside
@@ -157,6 +167,13 @@ impl Ctx {
         Sleep { span, slot: None }
     }
 
+    /// Runs a future on the activation's shard until it ends, or the activation does. It does not
+    /// keep the activation from being idle; its open calls do. A panic in it is an event.
+    pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
+        let (future, until) = (Box::pin(future), Until::ActivationEnds);
+        current(|local| local.stage(Op::Spawn { future, until }));
+    }
+
     /// Makes a call to this grain itself once in each `period`, one-way, until the activation ends.
     /// A call keeps the activation from being idle.
     pub fn every<G, T, E>(
@@ -176,7 +193,7 @@ impl Ctx {
                 drop(call(&me).one_way());
             }
         };
-        current(|local| local.stage(Op::Spawn(Box::pin(timer))));
+        self.spawn(timer);
     }
 
     /// Loads a record of this grain and takes its fence: no earlier activation can write it from
@@ -240,7 +257,7 @@ impl Ctx {
     }
 
     async fn ask_store(&self, request: StoreRequest) -> StoreResult {
-        let result = AskStore { request: Some(request), slot: None }.await;
+        let result = AskStore::new(request).await;
         if let Err(StoreError::Fenced | StoreError::Conflict) = result {
             self.shared.ends.set(true);
         }
@@ -295,9 +312,16 @@ impl Drop for Sleep {
     }
 }
 
-struct AskStore {
+/// A question to the store, asked at the first poll.
+pub(crate) struct AskStore {
     request: Option<StoreRequest>,
     slot: Option<SlotKey>,
+}
+
+impl AskStore {
+    pub(crate) const fn new(request: StoreRequest) -> Self {
+        Self { request: Some(request), slot: None }
+    }
 }
 
 impl Future for AskStore {

@@ -1,16 +1,60 @@
-//! The envelope's rarer parts: deadline, identity, headers, call chain, trace, corrected place.
+//! The envelope's rarer parts: deadline, identity, headers, call chain, trace, what makes a request
+//! an event or idempotent, corrected place.
 //!
 //! They travel in the extension block of a frame; a request with the default deadline and none of
 //! the others carries no block at all.
 
 use core::time::Duration;
+use std::sync::Arc;
 
-use siloring_core::address::AddressHash;
+use siloring_core::address::{Address, AddressHash};
 use siloring_core::ids::{ActivationNumber, Endpoint, Generation, ShardIndex, ViewNumber};
-use siloring_core::limits::{CHAIN_MAX, EXTENSION_BYTES_MAX, HEADERS_MAX};
+use siloring_core::limits::{
+    CHAIN_MAX, EXTENSION_BYTES_MAX, HEADERS_MAX, SUBSCRIPTION_KEY_BYTES_MAX,
+};
 use siloring_core::wire::{ExtensionWriter, Extensions, Tag};
 
 use crate::directory::Place;
+
+/// What makes a request the delivery of a stream's event.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EventInfo {
+    /// The stream.
+    pub stream: Address,
+    /// The subscriber's key, unique in its stream.
+    pub subscription: Box<str>,
+    /// The number of the stream owner's activation: an owner of an earlier one is refused.
+    pub epoch: ActivationNumber,
+    /// Where the event stands in the owner's queue.
+    pub position: u64,
+    /// How many events before this one the subscription was not given.
+    pub missed: u64,
+    /// From 1: how often the owner has tried.
+    pub attempt: u8,
+    /// Who published: one for each incarnation and shard.
+    pub origin: u128,
+    /// The origin's number of the event.
+    pub number: u64,
+}
+
+/// What makes a request idempotent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Idempotency {
+    /// Names the request.
+    pub key: u128,
+    /// Whether it may have been handled already.
+    pub sending: Sending,
+}
+
+/// Whether a request is sent for the first time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sending {
+    /// No activation can have it.
+    First,
+    /// It was handed over before, to this activation or hub if that is known. Nobody else may begin
+    /// to handle it.
+    Again(Option<ActivationNumber>),
+}
 
 /// What travels with a request besides its body.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -23,6 +67,10 @@ pub struct Envelope {
     pub chain: Vec<AddressHash>,
     /// 25-byte binary trace context.
     pub trace: Option<[u8; 25]>,
+    /// What makes the request an event.
+    pub event: Option<Arc<EventInfo>>,
+    /// What makes the request idempotent.
+    pub idempotency: Option<Idempotency>,
 }
 
 /// Why an envelope was refused. Nothing was sent; the caller shortens it.
@@ -34,6 +82,9 @@ pub enum EnvelopeError {
     /// Identity and headers together are too long.
     #[error("identity and headers exceed {EXTENSION_BYTES_MAX} bytes")]
     TooLong,
+    /// The key of an event's subscription is too long.
+    #[error("a subscription's key exceeds {SUBSCRIPTION_KEY_BYTES_MAX} bytes")]
+    SubscriptionTooLong,
 }
 
 impl Envelope {
@@ -43,6 +94,8 @@ impl Envelope {
             && self.headers.is_empty()
             && self.chain.is_empty()
             && self.trace.is_none()
+            && self.event.is_none()
+            && self.idempotency.is_none()
     }
 
     /// Checks the bounds.
@@ -57,6 +110,10 @@ impl Envelope {
         if identity + headers > EXTENSION_BYTES_MAX || !names {
             return Err(EnvelopeError::TooLong);
         }
+        let subscription = self.event.as_ref().map_or(0, |event| event.subscription.len());
+        if subscription > SUBSCRIPTION_KEY_BYTES_MAX {
+            return Err(EnvelopeError::SubscriptionTooLong);
+        }
         Ok(())
     }
 }
@@ -66,7 +123,7 @@ impl Envelope {
 pub struct Parts {
     /// Until the deadline.
     pub deadline: Option<Duration>,
-    /// Identity, headers, chain, trace.
+    /// Identity, headers, chain, trace, event, idempotency.
     pub envelope: Option<Box<Envelope>>,
     /// Where the target really is, in a failure.
     pub place: Option<Place>,
@@ -104,6 +161,44 @@ fn write_envelope(envelope: &Envelope, writer: &mut ExtensionWriter<'_>) {
     if let Some(trace) = &envelope.trace {
         writer.push(Tag::Trace, trace);
     }
+    if let Some(event) = &envelope.event {
+        writer.push(Tag::Event, &event_entry(event));
+    }
+    if let Some(idempotency) = &envelope.idempotency {
+        write_idempotency(*idempotency, writer);
+    }
+}
+
+fn event_entry(event: &EventInfo) -> Vec<u8> {
+    let key = event.subscription.as_bytes();
+    let mut entry = Vec::with_capacity(EVENT_FIXED_BYTES + key.len() + event.stream.as_str().len());
+    let words =
+        [event.epoch.view.0, event.epoch.counter, event.position, event.missed, event.number];
+    for word in words {
+        entry.extend_from_slice(&word.to_le_bytes());
+    }
+    entry.extend_from_slice(&event.origin.to_le_bytes());
+    entry.push(event.attempt);
+    entry.push(u8::try_from(key.len()).expect("checked by Envelope::check"));
+    entry.extend_from_slice(key);
+    entry.extend_from_slice(event.stream.as_str().as_bytes());
+    entry
+}
+
+fn write_idempotency(idempotency: Idempotency, writer: &mut ExtensionWriter<'_>) {
+    let mut entry = [0; 32];
+    entry[..16].copy_from_slice(&idempotency.key.to_le_bytes());
+    let used = match idempotency.sending {
+        Sending::First => 16,
+        Sending::Again(number) => {
+            if let Some(number) = number {
+                entry[16..24].copy_from_slice(&number.view.0.to_le_bytes());
+                entry[24..].copy_from_slice(&number.counter.to_le_bytes());
+            }
+            32
+        }
+    };
+    writer.push(Tag::IdempotencyKey, &entry[..used]);
 }
 
 /// Appends the extension block of a failure to `out`.
@@ -136,7 +231,12 @@ pub fn read(block: &[u8]) -> Parts {
                 parts.view = value.first_chunk().map(|b| ViewNumber(u64::from_le_bytes(*b)));
             }
             Tag::Place => parts.place = read_place(value),
-            Tag::Trace | Tag::Identity | Tag::Header | Tag::Ancestor => {
+            Tag::Trace
+            | Tag::Identity
+            | Tag::Header
+            | Tag::Ancestor
+            | Tag::Event
+            | Tag::IdempotencyKey => {
                 read_envelope(tag, value, parts.envelope.get_or_insert_default());
             }
         }
@@ -156,6 +256,8 @@ fn read_envelope(tag: Tag, value: &[u8], envelope: &mut Envelope) {
                 .chain
                 .extend(value.first_chunk().map(|bytes| AddressHash(u128::from_le_bytes(*bytes))));
         }
+        Tag::Event => envelope.event = read_event(value).map(Arc::new),
+        Tag::IdempotencyKey => envelope.idempotency = read_idempotency(value),
         Tag::Header | Tag::Ancestor | Tag::DeadlineMs | Tag::Place | Tag::View => {}
     }
 }
@@ -166,14 +268,49 @@ fn read_header(value: &[u8]) -> Option<(Box<str>, Box<str>)> {
     Some((core::str::from_utf8(name).ok()?.into(), core::str::from_utf8(value).ok()?.into()))
 }
 
+/// The word at `at`, if all of it is there.
+fn word(value: &[u8], at: usize) -> Option<u64> {
+    value.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+}
+
+fn number(value: &[u8], at: usize) -> Option<ActivationNumber> {
+    Some(ActivationNumber { view: ViewNumber(word(value, at)?), counter: word(value, at + 8)? })
+}
+
 fn read_place(value: &[u8]) -> Option<Place> {
-    let entry = value.first_chunk::<26>()?;
-    let word = |at: usize| entry[at..].first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
-    let shard = entry[8..].first_chunk().map(|bytes| u16::from_le_bytes(*bytes))?;
+    let shard = value.get(8..)?.first_chunk().map(|bytes| u16::from_le_bytes(*bytes))?;
     Some(Place {
-        endpoint: Endpoint { silo: Generation(word(0)?), shard: ShardIndex(shard) },
-        number: ActivationNumber { view: ViewNumber(word(10)?), counter: word(18)? },
+        endpoint: Endpoint { silo: Generation(word(value, 0)?), shard: ShardIndex(shard) },
+        number: number(value, 10)?,
     })
+}
+
+/// Bytes of an event's entry before the subscription's key.
+const EVENT_FIXED_BYTES: usize = 58;
+
+fn read_event(value: &[u8]) -> Option<EventInfo> {
+    let (fixed, texts) = value.split_at_checked(EVENT_FIXED_BYTES)?;
+    let (&key_bytes, &attempt) = (fixed.last()?, fixed.get(EVENT_FIXED_BYTES - 2)?);
+    let (key, stream) = texts.split_at_checked(usize::from(key_bytes))?;
+    Some(EventInfo {
+        stream: Address::parse(core::str::from_utf8(stream).ok()?).ok()?,
+        subscription: core::str::from_utf8(key).ok()?.into(),
+        epoch: number(fixed, 0)?,
+        position: word(fixed, 16)?,
+        missed: word(fixed, 24)?,
+        attempt,
+        origin: u128::from_le_bytes(*fixed[40..].first_chunk()?),
+        number: word(fixed, 32)?,
+    })
+}
+
+fn read_idempotency(value: &[u8]) -> Option<Idempotency> {
+    let key = u128::from_le_bytes(*value.first_chunk()?);
+    let sending = match value.len() {
+        16 => Sending::First,
+        _ => Sending::Again(number(value, 16).filter(|number| number.view != ViewNumber::ZERO)),
+    };
+    Some(Idempotency { key, sending })
 }
 
 #[cfg(test)]
@@ -185,6 +322,45 @@ mod tests {
         block.split_last_chunk::<4>().map_or(&[], |(entries, _)| entries)
     }
 
+    fn event() -> EventInfo {
+        EventInfo {
+            stream: Address::parse("stream/chat/general").unwrap(),
+            subscription: "room/1".into(),
+            epoch: ActivationNumber { view: ViewNumber(7), counter: 8 },
+            position: 9,
+            missed: 10,
+            attempt: 11,
+            origin: 12 << 64,
+            number: 13,
+        }
+    }
+
+    #[test]
+    fn an_event_is_laid_as_documented() {
+        let entry = event_entry(&event());
+        for (at, word) in [7u64, 8, 9, 10, 13].into_iter().enumerate() {
+            assert_eq!(entry[at * 8..at * 8 + 8], word.to_le_bytes());
+        }
+        assert_eq!(entry[40..56], (12u128 << 64).to_le_bytes());
+        assert_eq!(entry[56..58], [11, 6]);
+        assert_eq!(&entry[58..], b"room/1stream/chat/general");
+        for cut in 0..entry.len() - "stream/chat/general".len() + 3 {
+            assert_eq!(read_event(&entry[..cut]), None, "{cut} bytes are no event");
+        }
+    }
+
+    #[test]
+    fn a_request_that_is_sent_again_says_to_whom() {
+        let known = ActivationNumber { view: ViewNumber(7), counter: 8 };
+        for sending in [Sending::First, Sending::Again(None), Sending::Again(Some(known))] {
+            let idempotency = Some(Idempotency { key: u128::MAX - 1, sending });
+            let envelope = Envelope { idempotency, ..Envelope::default() };
+            let mut block = Vec::new();
+            write_request(None, Some(&envelope), &mut block);
+            assert_eq!(read(seen(&block)).envelope.as_deref(), Some(&envelope));
+        }
+    }
+
     #[test]
     fn a_request_reads_as_it_was_written() {
         let envelope = Envelope {
@@ -192,6 +368,8 @@ mod tests {
             headers: vec![("tenant".into(), "blue".into())],
             chain: vec![AddressHash(7), AddressHash(9)],
             trace: Some([3; 25]),
+            event: Some(Arc::new(event())),
+            idempotency: Some(Idempotency { key: 1 << 100, sending: Sending::First }),
         };
         let mut block = Vec::new();
         write_request(Some(Duration::from_millis(1500)), Some(&envelope), &mut block);
@@ -231,5 +409,9 @@ mod tests {
         let headers = vec![("a".into(), "b".into()); HEADERS_MAX + 1];
         let envelope = Envelope { headers, ..Envelope::default() };
         assert_eq!(envelope.check(), Err(EnvelopeError::TooManyHeaders));
+        let subscription = "k".repeat(SUBSCRIPTION_KEY_BYTES_MAX + 1).into_boxed_str();
+        let event = Some(Arc::new(EventInfo { subscription, ..event() }));
+        let envelope = Envelope { event, ..Envelope::default() };
+        assert_eq!(envelope.check(), Err(EnvelopeError::SubscriptionTooLong));
     }
 }

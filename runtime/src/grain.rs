@@ -4,15 +4,16 @@
 
 use core::fmt;
 use core::future::Future;
+use core::marker::PhantomData;
 use core::time::Duration;
 
 use siloring_core::hash::stable_u64;
-use siloring_core::schema::{Schema, mix};
+use siloring_core::schema::{Layout, Message, Schema, mix};
 
 pub use siloring_core::ids::MethodId;
 
 pub use crate::call::Call;
-pub use crate::placement::Placement;
+pub use crate::placement::{Placement, ShardKey};
 pub use crate::reference::GrainRef;
 pub use crate::turn::{Turn, TurnOutput};
 
@@ -122,6 +123,42 @@ impl MethodSpec {
         let arguments = body_schema::<G>(id, b"arguments", arguments_layout);
         let reply = body_schema::<G>(id, b"reply", reply_layout);
         Self { name, id, arguments, reply, access }
+    }
+}
+
+/// A method of `G` that takes events of the message type `M`: what a grain subscribes with. Written
+/// by `#[on_event]`.
+pub struct EventMethod<G, M> {
+    /// Its id on the wire.
+    pub id: MethodId,
+    types: PhantomData<fn(M) -> G>,
+}
+
+impl<G: GrainType, M: Message> EventMethod<G, M> {
+    /// The method known as `id`.
+    pub const fn new(id: MethodId) -> Self {
+        Self { id, types: PhantomData }
+    }
+
+    /// What the grain's list of methods says of it: its argument is the message itself, and it
+    /// answers with nothing.
+    pub const fn spec(&self, name: &'static str, access: Access) -> MethodSpec {
+        let reply = body_schema::<G>(self.id, b"reply", <() as Layout>::LAYOUT);
+        MethodSpec { name, id: self.id, arguments: M::SCHEMA, reply, access }
+    }
+}
+
+impl<G, M> Clone for EventMethod<G, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<G, M> Copy for EventMethod<G, M> {}
+
+impl<G, M> fmt::Debug for EventMethod<G, M> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "EventMethod({:08x})", self.id.0)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::grain::{GrainType, IntoKey};
 use crate::hub::HubBuilder;
 use crate::mail::ShardMail;
 use crate::parcel::Parcel;
-use crate::reference::{GrainRef, HubRef};
+use crate::reference::{GrainRef, HubRef, RawRef};
 
 /// Why mail was not taken. The mail comes back.
 #[derive(Debug)]
@@ -51,6 +51,11 @@ impl Handle {
     /// A reference to the hub at `address`.
     pub fn hub_ref(&self, address: &str) -> Result<HubRef, AddressError> {
         Ok(HubRef::new(self, None, Address::parse(address)?))
+    }
+
+    /// A reference to whatever is at the address, for requests that are encoded already.
+    pub fn raw(&self, address: Address) -> RawRef {
+        RawRef::new(self, address)
     }
 
     /// Begins to open a hub of this process at `address`.

@@ -20,7 +20,7 @@ use siloring_core::outcome::{DeliveryFailure, FailedKind, RejectedKind};
 use siloring_core::schema::{Message, Schema};
 
 use crate::directory::TakeOver;
-use crate::envelope::Envelope;
+use crate::envelope::{Envelope, EventInfo};
 use crate::exec::local::{Op, current};
 use crate::grain::{GrainType, IntoKey};
 use crate::handle::{Handle, PostError};
@@ -263,6 +263,11 @@ impl Hub {
         self.shared.ended()
     }
 
+    /// A handle on the silo.
+    pub fn handle(&self) -> &Handle {
+        &self.shared.handle
+    }
+
     /// A typed reference to a grain; calls through it come from this hub.
     pub fn grain<G: GrainType>(&self, key: impl IntoKey<G::Key>) -> GrainRef<G> {
         GrainRef::new(&self.shared.handle, Some(&self.shared.address), key)
@@ -330,9 +335,14 @@ impl Delivery {
         self.request().source
     }
 
-    /// From 1; more only if the router sent it again.
+    /// From 1; more only if it was sent again: by the router, or an event by its stream.
     pub fn attempt(&self) -> u8 {
-        self.request().attempt
+        self.event().map_or(self.request().attempt, |event| event.attempt)
+    }
+
+    /// What makes the message a stream's event, if it is one: confirm it then.
+    pub fn event(&self) -> Option<&EventInfo> {
+        self.envelope()?.event.as_deref()
     }
 
     /// Identity, headers and trace, if any travel with it.
@@ -375,6 +385,11 @@ impl Delivery {
     pub fn answer<R: Message>(mut self, reply: &R) {
         let outcome = Outcome { result: Ok(Body::encode(reply)), schema: R::SCHEMA, place: None };
         self.finish(outcome);
+    }
+
+    /// Confirms an event: the stream need not deliver it again.
+    pub fn confirm(self) {
+        self.answer(&());
     }
 
     /// Refuses: the sender hears the failure.

@@ -13,6 +13,7 @@ pub mod exec;
 pub mod filter;
 pub mod grain;
 pub mod handle;
+pub mod here;
 pub mod host;
 pub mod hub;
 pub mod ledger;

@@ -1,8 +1,10 @@
-//! Where a new activation of an ordinary grain goes: a pure function of the view.
+//! Where a new activation of a grain goes: a pure function of its address and the view.
 
-use siloring_core::address::AddressHash;
+use siloring_core::address::{Address, AddressHash};
 use siloring_core::ids::{Endpoint, Generation, ShardIndex};
 use siloring_core::view::{SiloRow, SiloStatus, View};
+
+use crate::grain::GrainKey;
 
 /// The placement of a grain type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -14,9 +16,39 @@ pub enum Placement {
     Hash,
     /// On any silo: one in a view, so that deliveries of one sender to one grain keep their order.
     Random,
+    /// On the shard that its key, a [`ShardKey`], names: one of each shard of each silo, made there
+    /// when it is first called, never in the directory. It may be called until its silo closes its
+    /// hubs, is never idle and keeps no drain waiting; its deactivation hook runs only if it ends
+    /// itself. Once its silo is gone, its callers hear `IncarnationDead`. Who calls it hosts its
+    /// type too.
+    Shard,
 }
 
-/// Where an activation of `target` goes, seen from `here`; `None` if no silo is Active.
+/// The key of a grain that is placed by [`Placement::Shard`]: `<generation>.<shard>`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ShardKey(pub Endpoint);
+
+impl GrainKey for ShardKey {
+    fn parse(id: &str) -> Option<Self> {
+        let (silo, shard) = id.split_once('.')?;
+        let silo = Generation(GrainKey::parse(silo)?);
+        // One key has one address: "07" is not 7.
+        let shard: u16 = shard.parse().ok().filter(|known: &u16| known.to_string() == shard)?;
+        Some(Self(Endpoint { silo, shard: ShardIndex(shard) }))
+    }
+
+    fn format(&self) -> String {
+        format!("{}.{}", self.0.silo.0, self.0.shard.0)
+    }
+}
+
+/// The endpoint that the address of a grain placed by [`Placement::Shard`] names.
+pub(crate) fn named_endpoint(address: &Address) -> Option<Endpoint> {
+    ShardKey::parse(address.id()).map(|ShardKey(endpoint)| endpoint)
+}
+
+/// Where an activation of `target` goes, seen from `here`; `None` if no silo is Active, or if the
+/// view does not decide it.
 ///
 /// The shard within the silo is always the one that the address hashes to.
 pub fn place(
@@ -33,6 +65,7 @@ pub fn place(
         // collide.
         Placement::PreferLocal | Placement::Hash => rendezvous(target, view)?,
         Placement::Random => random(target, view)?,
+        Placement::Shard => return None,
     };
     Some(Endpoint {
         silo: home.incarnation.generation,
@@ -114,6 +147,15 @@ mod tests {
         let empty = view(&[(1, SiloStatus::Joining)]);
         for placement in [Placement::PreferLocal, Placement::Hash, Placement::Random] {
             assert_eq!(placed(placement, &empty, 5), None);
+        }
+    }
+
+    #[test]
+    fn one_shard_key_has_one_address() {
+        let key = ShardKey(Endpoint { silo: Generation(u64::MAX), shard: ShardIndex(3) });
+        assert_eq!(ShardKey::parse(&key.format()), Some(key));
+        for malformed in ["", "7", "7.", ".3", "07.3", "7.03", "7.3.", "7.+3", "7.65536"] {
+            assert_eq!(ShardKey::parse(malformed), None, "{malformed}");
         }
     }
 }

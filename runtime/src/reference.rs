@@ -1,4 +1,5 @@
-//! References: typed ones to grains, plain ones to hubs. Cheap to clone, free to keep.
+//! References: typed ones to grains, plain ones to hubs, raw ones to either. Cheap to clone, free
+//! to keep.
 //!
 //! A reference names an address; it holds nothing alive and does not know whether anybody is there.
 
@@ -10,9 +11,9 @@ use std::sync::Arc;
 use siloring_core::address::{Address, AddressError};
 use siloring_core::body::{Body, DecodeOwned, Encode};
 use siloring_core::ids::MethodId;
-use siloring_core::schema::Message;
+use siloring_core::schema::{Message, Schema};
 
-use crate::call::{Call, CallRequest};
+use crate::call::{Call, CallRequest, RawCall};
 use crate::exec::local::{Local, current};
 use crate::grain::{GrainKey, GrainType, IntoKey, MethodSpec};
 use crate::handle::Handle;
@@ -45,7 +46,7 @@ impl Target {
             source: self.source.clone(),
             method: spec.id,
             arguments: spec.arguments,
-            reply: spec.reply,
+            reply: Some(spec.reply),
             body,
             deadline: None,
             envelope: None,
@@ -145,8 +146,51 @@ impl HubRef {
             source: self.target.source.clone(),
             method: MethodId(M::SCHEMA.type_id),
             arguments: M::SCHEMA,
-            reply: R::SCHEMA,
+            reply: Some(R::SCHEMA),
             body: Body::encode(message),
+            deadline: None,
+            envelope: None,
+        }))
+    }
+}
+
+/// A request whose body somebody else encoded.
+#[derive(Debug)]
+pub struct RawRequest {
+    /// Which method, or message type.
+    pub method: MethodId,
+    /// What the body is.
+    pub schema: Schema,
+    /// Its archive.
+    pub body: Body,
+}
+
+/// A reference to a grain or hub whose type this program need not know.
+#[derive(Clone, Debug)]
+pub struct RawRef {
+    target: Arc<Target>,
+}
+
+impl RawRef {
+    pub(crate) fn new(handle: &Handle, address: Address) -> Self {
+        Self { target: Arc::new(Target { address, handle: handle.clone(), source: None }) }
+    }
+
+    /// Whom it names.
+    pub fn address(&self) -> &Address {
+        &self.target.address
+    }
+
+    /// Delivers a request; a reply of any type is taken. The receiver checks what it gets as it
+    /// does from everybody.
+    pub fn send(&self, request: RawRequest) -> RawCall {
+        RawCall::new(Parcel::new(CallRequest {
+            to: Arc::clone(&self.target),
+            source: None,
+            method: request.method,
+            arguments: request.schema,
+            reply: None,
+            body: request.body,
             deadline: None,
             envelope: None,
         }))
@@ -156,7 +200,6 @@ impl HubRef {
 #[cfg(test)]
 pub(crate) mod tests {
     use siloring_core::ids::ShardIndex;
-    use siloring_core::schema::Schema;
 
     use super::*;
     use crate::handle::{Post, PostError};

@@ -2,6 +2,7 @@
 //!
 //! This file decides; `shard/outbound.rs` carries the decision out.
 
+use siloring_core::ids::Endpoint;
 use siloring_core::limits::BODY_BYTES_MAX;
 
 use crate::directory::Place;
@@ -14,6 +15,8 @@ pub enum TargetKind {
     Hub,
     /// A grain type that this silo hosts.
     Hosted(Placement),
+    /// A grain of one shard of one silo, which its address names; `None` if it names none.
+    OfShard(Option<Endpoint>),
     /// Neither: a grain type of other silos, or of nobody.
     Foreign,
 }
@@ -60,8 +63,12 @@ pub enum Route {
     Draining,
     /// Nowhere: it exceeds the limit.
     TooLarge,
+    /// Nowhere: the address names no shard.
+    Nowhere,
     /// To the place that the shard remembers.
     Remembered(Place),
+    /// To the shard that the address names.
+    Named(Endpoint),
     /// To where the target would be activated on this silo; if it is elsewhere, that answers where.
     Home,
     /// To where the directory says; if it says nowhere, the target is placed.
@@ -81,6 +88,8 @@ pub const fn route(input: RouteInput) -> Route {
         Whereabouts::Remembered(_) | Whereabouts::Unknown(_) if is_refused => Route::Draining,
         Whereabouts::Remembered(place) => Route::Remembered(place),
         Whereabouts::Unknown(TargetKind::Hub) => Route::LookUp,
+        Whereabouts::Unknown(TargetKind::OfShard(Some(endpoint))) => Route::Named(endpoint),
+        Whereabouts::Unknown(TargetKind::OfShard(None)) => Route::Nowhere,
         Whereabouts::Unknown(TargetKind::Hosted(Placement::PreferLocal)) if !input.is_draining => {
             Route::Home
         }
@@ -113,6 +122,12 @@ mod tests {
         RouteInput { target: Whereabouts::Unknown(TargetKind::Hosted(Placement::Hash)), ..HUB };
     const FOREIGN: RouteInput =
         RouteInput { target: Whereabouts::Unknown(TargetKind::Foreign), ..HUB };
+    const OF_SHARD: RouteInput = RouteInput {
+        target: Whereabouts::Unknown(TargetKind::OfShard(Some(PLACE.endpoint))),
+        ..HUB
+    };
+    const OF_NO_SHARD: RouteInput =
+        RouteInput { target: Whereabouts::Unknown(TargetKind::OfShard(None)), ..HUB };
     const HERE: RouteInput = RouteInput { target: Whereabouts::Here, ..HUB };
     const THERE: RouteInput = RouteInput { target: REMEMBERED, ..HUB };
 
@@ -140,6 +155,13 @@ mod tests {
             ),
             (HASHED, Route::LookUpOrPlace),
             (FOREIGN, Route::LookUpOrPlace),
+            (OF_SHARD, Route::Named(PLACE.endpoint)),
+            (OF_NO_SHARD, Route::Nowhere),
+            (RouteInput { is_draining: true, ..OF_SHARD }, Route::Draining),
+            (
+                RouteInput { is_draining: true, sender: Sender::Begun, ..OF_SHARD },
+                Route::Named(PLACE.endpoint),
+            ),
         ];
         for (input, expected) in table {
             assert_eq!(route(input), expected, "{input:?}");

@@ -9,7 +9,9 @@
 //!
 //! Deliberately absent: who waits. The shard keeps that.
 
+use core::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 
 use siloring_core::hash::HashMap;
 use siloring_core::limits::{DIRECTORY_RESEND_AFTER, OPEN_DELIVERIES_MAX, PLACE_CACHE_MAX};
@@ -22,10 +24,13 @@ use super::span::Key;
 use super::step::{Step, somebody_left};
 use super::{DirectoryOutput, Lookup, Unlocated};
 
+/// Places that a shard remembers: its locator writes them, its futures may look.
+pub(crate) type KnownPlaces = Rc<RefCell<HashMap<AddressHash, Place>>>;
+
 /// The cache and the look-ups in flight.
 #[derive(Debug, Default)]
 pub(super) struct Locator {
-    places: HashMap<AddressHash, Place>,
+    places: KnownPlaces,
     /// In order of arrival; may name places that were forgotten since.
     order: VecDeque<AddressHash>,
     pending: BTreeMap<Key, Pending>,
@@ -39,10 +44,15 @@ struct Pending {
 }
 
 impl Locator {
+    /// The cache, to look at.
+    pub(super) fn places(&self) -> KnownPlaces {
+        Rc::clone(&self.places)
+    }
+
     /// The cached place.
     #[inline]
     pub(super) fn cached(&self, hash: AddressHash) -> Option<Place> {
-        self.places.get(&hash).copied()
+        self.places.borrow().get(&hash).copied()
     }
 
     /// The cached place, or a look-up.
@@ -93,23 +103,24 @@ impl Locator {
     }
 
     fn keep(&mut self, hash: AddressHash, place: Place) {
-        if self.places.insert(hash, place).is_some() {
+        let mut places = self.places.borrow_mut();
+        if places.insert(hash, place).is_some() {
             return;
         }
         self.order.push_back(hash);
-        while self.places.len() > PLACE_CACHE_MAX {
+        while places.len() > PLACE_CACHE_MAX {
             let oldest = self.order.pop_front().expect("each cached place is in the order");
-            self.places.remove(&oldest);
+            places.remove(&oldest);
         }
         if self.order.len() > 2 * PLACE_CACHE_MAX {
-            self.order = self.places.keys().copied().collect();
+            self.order = places.keys().copied().collect();
         }
     }
 
     /// The address does not live there (`None`: wherever the cache says).
     pub(super) fn forget(&mut self, hash: AddressHash, place: Option<Place>) {
         if place.is_none_or(|place| self.cached(hash) == Some(place)) {
-            self.places.remove(&hash);
+            self.places.borrow_mut().remove(&hash);
         }
     }
 
@@ -138,7 +149,7 @@ impl Locator {
     /// A newer view: places on silos that left are forgotten, look-ups are asked again.
     pub(super) fn change_view(&mut self, step: &mut Step<'_>, before: &View) {
         if somebody_left(before, step.view) {
-            self.places.retain(|_, place| step.lives(place.endpoint.silo));
+            self.places.borrow_mut().retain(|_, place| step.lives(place.endpoint.silo));
         }
         for key in self.schedule.keys() {
             self.ask(step, key);
@@ -178,7 +189,7 @@ mod tests {
         for index in 0..PLACE_CACHE_MAX as u128 + beyond {
             locator.learn(AddressHash(index), place(1));
         }
-        assert_eq!(locator.places.len(), PLACE_CACHE_MAX);
+        assert_eq!(locator.places.borrow().len(), PLACE_CACHE_MAX);
         assert_eq!(locator.cached(AddressHash(beyond - 1)), None);
         assert_eq!(locator.cached(AddressHash(beyond)), Some(place(1)));
     }

@@ -62,6 +62,8 @@ pub use span::{Key, Span};
 
 use claims::Claims;
 use handover::Piece;
+pub(crate) use locator::KnownPlaces;
+
 use locator::Locator;
 use message::PIECE_ITEMS_MAX;
 use parked::{Parked, Waiting};
@@ -594,6 +596,11 @@ impl Directory {
     #[inline]
     pub fn cached(&self, hash: AddressHash) -> Option<Place> {
         self.locator.cached(hash)
+    }
+
+    /// The cache, for the shard's futures to look at.
+    pub(crate) fn places(&self) -> KnownPlaces {
+        self.locator.places()
     }
 
     #[cold]

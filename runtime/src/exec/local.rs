@@ -1,9 +1,10 @@
 //! What the futures of one shard share with it: staged operations, waiter slots, the ready queue.
 //!
 //! A future never reaches into the shard: it stages an [`Op`] and waits on a slot; the shard
-//! carries the operations out after the poll. Everything here is reached through [`current`], which
-//! is set while the shard polls.
+//! carries the operations out after the poll. What it may look at without asking is in [`Known`].
+//! Everything here is reached through [`current`], which is set while the shard polls.
 
+use core::any::Any;
 use core::cell::{Cell, RefCell};
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -14,14 +15,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crossbeam_queue::SegQueue;
-use siloring_core::ids::ShardIndex;
+use siloring_core::address::{Address, AddressHash};
+use siloring_core::event::Event;
+use siloring_core::hash::{HashMap, HashSet};
+use siloring_core::ids::{Endpoint, ShardIndex};
+use siloring_core::outcome::DeliveryFailure;
 use siloring_core::ports::store::{StoreRequest, StoreResult};
 use siloring_core::time::Moment;
+use siloring_core::view::View;
 use slab::Slab;
 
 use crate::call::CallResult;
+use crate::directory::KnownPlaces;
 use crate::exec::tasks::{Spawned, TaskKey, Woken};
 use crate::handle::Handle;
+use crate::here::{Extensions, ViewWaiters};
 use crate::mail::ShardMail;
 use crate::parcel::Parcel;
 
@@ -73,13 +81,72 @@ pub(crate) enum Op {
     Sleep { slot: SlotKey, until: Moment },
     /// Ask the store; its answer goes to the slot.
     Store { slot: SlotKey, request: Box<StoreRequest> },
-    /// Run a future until the activation that staged it ends.
-    Spawn(Spawned),
+    /// Run a future.
+    Spawn { future: Spawned, until: Until },
+    /// Something happened.
+    Emit(Box<Event>),
+    /// A one-way delivery that the future answers for has failed.
+    DeadLetter(Box<FailedDelivery>),
     /// Bring mail to a shard of this silo.
     Mail { shard: ShardIndex, mail: Box<ShardMail> },
 }
 
 const _: () = assert!(size_of::<Op>() <= 32, "an operation is small: it is moved three times");
+
+/// How long a future runs, if it does not end before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Until {
+    /// Until the activation that staged it ends.
+    ActivationEnds,
+    /// Until the shard stops.
+    ShardStops,
+}
+
+/// A one-way delivery that has failed.
+#[derive(Debug)]
+pub(crate) struct FailedDelivery {
+    pub(crate) source: Option<Address>,
+    pub(crate) target: Address,
+    pub(crate) failure: DeliveryFailure,
+}
+
+/// What a shard's futures may know of it without asking.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) me: Endpoint,
+    pub(crate) view: RefCell<Arc<View>>,
+    pub(crate) view_waiters: ViewWaiters,
+    /// The shard's activations.
+    pub(crate) activations: RefCell<HashMap<AddressHash, u32>>,
+    /// The shard's hubs.
+    pub(crate) hubs: RefCell<HashSet<AddressHash>>,
+    pub(crate) places: KnownPlaces,
+    pub(crate) extensions: Extensions,
+    /// What the surrounding program shares with all shards.
+    pub(crate) shared: Vec<Arc<dyn Any + Send + Sync>>,
+    pub(crate) entropy: RefCell<fastrand::Rng>,
+}
+
+impl Known {
+    pub(crate) fn new(
+        me: Endpoint,
+        places: KnownPlaces,
+        shared: Vec<Arc<dyn Any + Send + Sync>>,
+        entropy: fastrand::Rng,
+    ) -> Self {
+        Self {
+            me,
+            view: RefCell::default(),
+            view_waiters: ViewWaiters::default(),
+            activations: RefCell::default(),
+            hubs: RefCell::default(),
+            places,
+            extensions: Extensions::default(),
+            shared,
+            entropy: RefCell::new(entropy),
+        }
+    }
+}
 
 /// What a slot's future waits for.
 #[derive(Debug)]
@@ -122,6 +189,7 @@ pub(crate) struct Local {
     pub(crate) foreign: Arc<Foreign>,
     pub(crate) ops: RefCell<Vec<Op>>,
     pub(crate) handle: Handle,
+    pub(crate) known: Known,
     slots: RefCell<Slab<Slot>>,
     /// The task that is being polled, and what its waker points to.
     polled: Cell<Option<(TaskKey, *const ())>>,
@@ -155,7 +223,12 @@ pub(crate) fn current<R>(work: impl FnOnce(&Rc<Local>) -> R) -> Option<R> {
 }
 
 impl Local {
-    pub(crate) fn new(now: Moment, unpark: Arc<dyn Unpark>, handle: Handle) -> Rc<Self> {
+    pub(crate) fn new(
+        now: Moment,
+        unpark: Arc<dyn Unpark>,
+        handle: Handle,
+        known: Known,
+    ) -> Rc<Self> {
         Rc::new(Self {
             id: LocalId::next(),
             now: Cell::new(now),
@@ -163,6 +236,7 @@ impl Local {
             foreign: Arc::new(Foreign { ready: SegQueue::new(), unpark }),
             ops: RefCell::new(Vec::new()),
             handle,
+            known,
             slots: RefCell::new(Slab::new()),
             polled: Cell::new(None),
         })

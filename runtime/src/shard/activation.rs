@@ -74,7 +74,7 @@ pub(super) struct Activation {
 pub(super) enum Registered {
     /// It has, or is being asked for one.
     Yes,
-    /// Another activation has it.
+    /// Another activation has it, or it needs none.
     No,
 }
 

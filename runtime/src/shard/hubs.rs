@@ -42,6 +42,7 @@ impl<L: Links> Shard<L> {
         } else {
             let address = shared.address().clone();
             let gate_until = self.now + HUB_OUTBOUND_GATE_MAX;
+            self.local.known.hubs.borrow_mut().insert(hash);
             self.hubs.insert(hash, HubEntry { shared, gate_until, told_unclaimed: false });
             self.wheel.insert(gate_until, super::Timer::Gate(hash));
             self.directory.claim(self.now, &address, take_over);
@@ -54,15 +55,20 @@ impl<L: Links> Shard<L> {
         // A hub opened anew at the address is not the one that was closed.
         let is_ended = |hub: &HubEntry| hub.shared.ended().is_some();
         if self.hubs.get(&address.hash()).is_some_and(is_ended) {
-            self.hubs.remove(&address.hash());
+            self.remove_hub(address.hash());
             self.directory.release(self.now, address);
             self.pump_directory();
             self.open_gate(address.hash());
         }
     }
 
+    fn remove_hub(&mut self, hash: AddressHash) -> Option<HubEntry> {
+        self.local.known.hubs.borrow_mut().remove(&hash);
+        self.hubs.remove(&hash)
+    }
+
     fn end_hub(&mut self, address: &Address, error: HubError) {
-        let Some(hub) = self.hubs.remove(&address.hash()) else { return };
+        let Some(hub) = self.remove_hub(address.hash()) else { return };
         for delivery in hub.shared.end(error) {
             let view = self.view.number();
             let detail = format!("{address} is not here: {error}");

@@ -13,12 +13,14 @@ use siloring_core::outcome::{DeliveryFailure, FailedKind, IndeterminateKind, Rej
 use siloring_core::wire::{FLAG_ONE_WAY, FrameKind, Header};
 
 use super::activation::{Activation, Life};
+use super::leave::Leaving;
 use super::{HeldOutcome, Shard, ShardOutput, Timer};
 use crate::ctx::ActivationShared;
 use crate::envelope;
 use crate::filter::{FilterCall, Verdict};
 use crate::links::{LinkRefusal, Links, Outgoing};
 use crate::mail::{ConnId, Outcome, ReplyTo, Request, ShardMail};
+use crate::placement::{Placement, named_endpoint};
 
 /// A request frame as the pump hands it over.
 #[derive(Debug)]
@@ -60,13 +62,25 @@ impl<L: Links> Shard<L> {
             forwards: header.forwards,
             envelope: parts.envelope,
         };
-        let home = ShardIndex::of(header.target.0, self.config.shards);
+        let home = self.home_shard(incoming.target);
         if home == self.config.me.shard {
             self.accept(request);
         } else {
             self.outputs.push_back(ShardOutput::Shard(home, ShardMail::Request(request)));
         }
         self.carry_out(None);
+    }
+
+    /// The shard of this silo where the target is, or would be.
+    fn home_shard(&self, target: &Address) -> ShardIndex {
+        let by_hash = ShardIndex::of(target.hash().0, self.config.shards);
+        if !self.own.kinds.contains(&target.kind().0) {
+            return by_hash;
+        }
+        // One that names another silo, or no shard, is refused wherever it comes to.
+        named_endpoint(target)
+            .filter(|named| named.silo == self.config.me.silo && named.shard.0 < self.config.shards)
+            .map_or(by_hash, |named| named.shard)
     }
 
     /// Takes the outcome of a request of this shard from a link, with the shard entered.
@@ -160,7 +174,7 @@ impl<L: Links> Shard<L> {
         if self.hubs.contains_key(&hash) {
             return self.deliver_to_hub(request);
         }
-        if let Some(&activation) = self.here.get(&hash) {
+        if let Some(activation) = self.activation_at(hash) {
             return self.enqueue(activation, request);
         }
         self.activate_for(request);
@@ -203,7 +217,12 @@ impl<L: Links> Shard<L> {
             let failure = not_here(&request.target, "no grain type of that kind is hosted here");
             return self.refuse(&request, failure);
         };
-        if self.leaving.is_draining() && !self.is_drain_late() {
+        let is_of_shard = self.is_of_shard(host);
+        if is_of_shard && named_endpoint(&request.target) != Some(self.config.me) {
+            let failure = not_here(&request.target, "it names another shard, or none");
+            return self.refuse(&request, failure);
+        }
+        if self.refuses_new(host) && !self.is_drain_late() {
             let failure = DeliveryFailure::rejected(RejectedKind::Draining, "the silo is leaving");
             return self.refuse(&request, failure);
         }
@@ -215,10 +234,24 @@ impl<L: Links> Shard<L> {
         let shared = ActivationShared::new(address.clone(), self.local.handle.clone());
         let key = self.activations.insert(Activation::new(shared, host, self.now));
         let key = u32::try_from(key).expect("bounded by ACTIVATIONS_MAX");
-        self.here.insert(address.hash(), key);
+        self.local.known.activations.borrow_mut().insert(address.hash(), key);
         self.enqueue(key, request);
+        if is_of_shard {
+            return self.register_of_shard(key);
+        }
         self.directory.register(self.now, &address);
         self.pump_directory();
+    }
+
+    /// Whether the type's grains are each of one shard.
+    pub(super) fn is_of_shard(&self, host: u32) -> bool {
+        self.hosts[host as usize].spec().placement == Placement::Shard
+    }
+
+    /// Whether a grain of the type takes no new requests: its silo leaves. A grain of a shard takes
+    /// them as long as hubs do.
+    fn refuses_new(&self, host: u32) -> bool {
+        self.leaving.is_draining() && (self.leaving == Leaving::Closed || !self.is_of_shard(host))
     }
 
     #[cfg(feature = "planted")]
@@ -241,7 +274,10 @@ impl<L: Links> Shard<L> {
 
     /// Queues a request at an activation of this shard.
     pub(super) fn enqueue(&mut self, key: super::ActivationKey, request: Request) {
-        if self.leaving.is_draining() && !matches!(request.reply_to, ReplyTo::Ledger(_)) {
+        if self.leaving.is_draining()
+            && !matches!(request.reply_to, ReplyTo::Ledger(_))
+            && self.refuses_new(self.activations[key as usize].host)
+        {
             let failure = DeliveryFailure::rejected(RejectedKind::Draining, "the silo is leaving");
             return self.refuse(&request, failure);
         }

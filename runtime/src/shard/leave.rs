@@ -112,7 +112,7 @@ impl<L: Links> Shard<L> {
         let idle: Vec<ActivationKey> = self
             .activations
             .iter()
-            .filter(|(_, activation)| activation.is_idle())
+            .filter(|(_, activation)| activation.is_idle() && !self.is_of_shard(activation.host))
             .map(|(key, _)| u32::try_from(key).expect("bounded by ACTIVATIONS_MAX"))
             .collect();
         for key in idle {
@@ -139,8 +139,9 @@ impl<L: Links> Shard<L> {
         *check_at = self.now + LEDGER_TICK;
         let (until, handed_over) = (*until, *handed_over);
         self.end_idle();
-        let is_empty =
-            self.activations.is_empty() && self.ledger.is_empty() && self.held_outcomes.is_empty();
+        let is_empty = self.activations.len() == self.own.living_count
+            && self.ledger.is_empty()
+            && self.held_outcomes.is_empty();
         if (is_empty && handed_over && self.has_no_callers()) || self.now >= until {
             self.leaving = Leaving::Empty;
             let mail = ControlMail::ShardEmpty(self.config.me.shard);

@@ -22,6 +22,7 @@ mod outbound;
 mod tests;
 mod turns;
 
+use core::any::Any;
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -39,7 +40,7 @@ use siloring_core::view::View;
 use slab::Slab;
 
 use crate::directory::{Directory, DirectoryConfig};
-use crate::exec::local::{Answer, Entered, Local, Op, SlotKey, Unpark};
+use crate::exec::local::{Answer, Entered, Known, Local, Op, SlotKey, Unpark, Until};
 use crate::exec::tasks::{Task, TaskKey, Tasks};
 use crate::exec::wheel::Wheel;
 use crate::filter::Filter;
@@ -48,6 +49,7 @@ use crate::host::{Host, HostFactory};
 use crate::ledger::Ledger;
 use crate::links::Links;
 use crate::mail::{ConnId, ControlMail, Outcome, ReplyTo, Request, ShardMail};
+use crate::placement::Placement;
 
 pub use inbound::IncomingRequest;
 
@@ -118,6 +120,8 @@ pub struct ShardConfig {
     pub idle_after: Duration,
     /// May refuse calls.
     pub filter: Option<Arc<dyn Filter>>,
+    /// What the surrounding program shares with the futures of its shards, found by type.
+    pub shared: Vec<Arc<dyn Any + Send + Sync>>,
     /// Where the shard shows what it runs, for who watches its progress.
     pub running: Arc<Running>,
     /// Seeds the shard's draws.
@@ -144,6 +148,7 @@ impl ShardConfig {
             deadline_default: DEADLINE_DEFAULT,
             idle_after: siloring_core::limits::ACTIVATION_IDLE_MAX,
             filter: None,
+            shared: Vec::new(),
             running: Arc::default(),
             seed,
             #[cfg(feature = "planted")]
@@ -213,6 +218,24 @@ pub struct ShardSizes {
     pub held_requests: usize,
 }
 
+/// Activations that are of this shard alone: their addresses name it.
+#[derive(Debug)]
+struct OwnGrains {
+    /// Their kinds: a few, found faster without hashing.
+    kinds: Vec<&'static str>,
+    living_count: usize,
+    /// How many there ever were.
+    numbered: u64,
+}
+
+impl OwnGrains {
+    fn of(hosts: &[Box<dyn Host>]) -> Self {
+        let specs = hosts.iter().map(|host| host.spec());
+        let own = specs.filter(|spec| spec.placement == Placement::Shard);
+        Self { kinds: own.map(|spec| spec.kind).collect(), living_count: 0, numbered: 0 }
+    }
+}
+
 /// The shard.
 #[derive(Debug)]
 pub struct Shard<L> {
@@ -231,7 +254,7 @@ pub struct Shard<L> {
     host_of: HashMap<String, u32>,
     hub_kinds: HashSet<String>,
     activations: Slab<Activation>,
-    here: HashMap<AddressHash, ActivationKey>,
+    own: OwnGrains,
     hubs: HashMap<AddressHash, HubEntry>,
     tasks: Tasks,
     /// Activations that may be able to start a turn.
@@ -289,10 +312,13 @@ impl<L: Links> Shard<L> {
         unpark: Arc<dyn Unpark>,
         handle: Handle,
     ) -> Self {
-        let local = Local::new(now, unpark, handle);
         let hosts: Vec<_> = config.hosts.iter().map(HostFactory::make).collect();
         let host_of = (0..).zip(&config.hosts).map(|(i, h)| (h.kind().to_owned(), i)).collect();
         let directory = Directory::new(directory_config(&config));
+        // Draws of its own, so that what futures draw changes nothing of the shard's.
+        let entropy = fastrand::Rng::with_seed(!config.seed);
+        let known = Known::new(config.me, directory.places(), config.shared.clone(), entropy);
+        let local = Local::new(now, unpark, handle, known);
         Self {
             links,
             now,
@@ -302,11 +328,11 @@ impl<L: Links> Shard<L> {
             ledger: Ledger::new(),
             wheel: Wheel::new(now),
             expired: Vec::new(),
-            hosts,
             host_of,
             hub_kinds: config.hub_kinds.iter().cloned().collect(),
             activations: Slab::new(),
-            here: HashMap::default(),
+            own: OwnGrains::of(&hosts),
+            hosts,
             hubs: HashMap::default(),
             tasks: Tasks::new(Arc::clone(&local.foreign)),
             runnable: VecDeque::new(),
@@ -392,6 +418,8 @@ impl<L: Links> Shard<L> {
         #[cfg(feature = "planted")]
         let somebody_left = self.view.living().any(|row| view.is_gone(row.incarnation.generation));
         self.view = Arc::clone(view);
+        *self.local.known.view.borrow_mut() = Arc::clone(view);
+        self.local.known.view_waiters.wake();
         self.directory.handle_view(self.now, view);
         self.pump_directory();
         #[cfg(feature = "planted")]
@@ -579,8 +607,17 @@ impl<L: Links> Shard<L> {
                 self.outputs.push_back(ShardOutput::Store { ticket, request: *request });
             }
             // It goes on until its activation ends, which it has.
-            Op::Spawn(future) if owner.is_some() && living.is_none() => drop(future),
-            Op::Spawn(future) => self.spawn(future, living.map(|(activation, _)| activation)),
+            Op::Spawn { future, until: Until::ActivationEnds }
+                if owner.is_some() && living.is_none() =>
+            {
+                drop(future);
+            }
+            Op::Spawn { future, until: Until::ActivationEnds } => {
+                self.spawn(future, living.map(|(activation, _)| activation));
+            }
+            Op::Spawn { future, until: Until::ShardStops } => self.spawn(future, None),
+            Op::Emit(event) => self.emit(*event),
+            Op::DeadLetter(failed) => self.dead_letter(*failed),
             Op::Mail { shard, mail } if shard == self.config.me.shard => {
                 self.take_mail(*mail);
             }
@@ -626,6 +663,7 @@ impl<L> Drop for Shard<L> {
         let _entered = self.local.enter();
         self.activations.clear();
         self.hosts.clear();
+        self.local.known.extensions.clear();
         let foreign = Arc::clone(&self.local.foreign);
         self.tasks = Tasks::new(foreign);
     }

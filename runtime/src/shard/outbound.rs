@@ -15,21 +15,22 @@ use siloring_core::limits::{
     RETRY_BACKOFF_MAX, RETRY_BACKOFF_MIN, ROUTER_ATTEMPTS_MAX,
 };
 use siloring_core::outcome::{DeliveryFailure, FailedKind, IndeterminateKind, RejectedKind};
+use siloring_core::schema::Schema;
 use siloring_core::time::Moment;
 use siloring_core::window::LogWindow;
 use siloring_core::wire::{FLAG_ONE_WAY, FrameKind, Header};
 
 use super::{ActivationKey, Shard, ShardOutput, Timer};
-use crate::call::{CallRequest, CallResult, Waiter};
+use crate::call::{CallRequest, CallResult, RawReply, Waiter};
 use crate::directory::{Lookup, Place};
 use crate::envelope::{self, Envelope};
-use crate::exec::local::{Answer, Taken};
+use crate::exec::local::{Answer, FailedDelivery, Taken};
 use crate::exec::tasks::TaskKey;
 use crate::ledger::{OpenDelivery, Stage};
 use crate::links::{LinkRefusal, Links, Outgoing, Retracted};
 use crate::mail::{ConnId, ControlMail, Outcome, ReplyTo, Request, ShardMail};
 use crate::parcel::Parcel;
-use crate::placement;
+use crate::placement::{self, Placement, named_endpoint};
 use crate::route::{Route, RouteInput, Sender, TargetKind, Whereabouts, route};
 
 impl<L: Links> Shard<L> {
@@ -140,6 +141,8 @@ impl<L: Links> Shard<L> {
                 self.dispatch_waiting(hash);
                 self.send_to_place(id, place);
             }
+            Route::Nowhere => self.finish(id, Err(no_such_shard())),
+            Route::Named(endpoint) => self.send_to_named(id, endpoint),
             Route::Home => self.send_to(id, self.home_of(hash)),
             Route::LookUp | Route::LookUpOrPlace => self.look_up(id),
         }
@@ -147,7 +150,7 @@ impl<L: Links> Shard<L> {
 
     fn whereabouts(&self, target: &Address) -> Whereabouts {
         let hash = target.hash();
-        if self.here.contains_key(&hash) || self.hubs.contains_key(&hash) {
+        if self.activation_at(hash).is_some() || self.hubs.contains_key(&hash) {
             return Whereabouts::Here;
         }
         match self.directory.cached(hash) {
@@ -170,7 +173,12 @@ impl<L: Links> Shard<L> {
             return TargetKind::Hub;
         }
         match self.host_of.get(kind) {
-            Some(&host) => TargetKind::Hosted(self.hosts[host as usize].spec().placement),
+            Some(&host) => match self.hosts[host as usize].spec().placement {
+                Placement::Shard => TargetKind::OfShard(named_endpoint(target)),
+                placement @ (Placement::PreferLocal | Placement::Hash | Placement::Random) => {
+                    TargetKind::Hosted(placement)
+                }
+            },
             None => TargetKind::Foreign,
         }
     }
@@ -226,7 +234,8 @@ impl<L: Links> Shard<L> {
                 return self.finish(id, Err(failure));
             }
             TargetKind::Hosted(placement) => placement,
-            TargetKind::Foreign => placement::Placement::Random,
+            TargetKind::OfShard(_) => return self.finish(id, Err(no_such_shard())),
+            TargetKind::Foreign => Placement::Random,
         };
         let me = self.config.me.silo;
         let hash = target.hash();
@@ -243,6 +252,20 @@ impl<L: Links> Shard<L> {
         if let Some(open) = self.ledger.get_mut(id) {
             open.place = Some(place);
             self.send_to(id, place.endpoint);
+        }
+    }
+
+    /// Sends to a shard that the target's address names: to that one, or nowhere.
+    fn send_to_named(&mut self, id: CorrelationId, to: Endpoint) {
+        let me = self.config.me.silo;
+        if to.silo == me && to.shard.0 >= self.config.shards {
+            self.finish(id, Err(no_such_shard()));
+        } else if to.silo != me && self.view.is_gone(to.silo) {
+            let (kind, view) = (RejectedKind::IncarnationDead, self.view.number());
+            let failure = DeliveryFailure::rejected_in(kind, view, "the target's silo is gone");
+            self.finish(id, Err(failure));
+        } else {
+            self.send_to(id, to);
         }
     }
 
@@ -311,8 +334,12 @@ impl<L: Links> Shard<L> {
         }
     }
 
+    /// Whether the target is a grain that may be activated elsewhere.
     fn is_for_a_grain(&self, id: CorrelationId) -> bool {
-        self.ledger.get(id).is_some_and(|open| self.kind_of(open.target()) != TargetKind::Hub)
+        self.ledger.get(id).is_some_and(|open| match self.kind_of(open.target()) {
+            TargetKind::Hub | TargetKind::OfShard(_) => false,
+            TargetKind::Hosted(_) | TargetKind::Foreign => true,
+        })
     }
 
     /// As the silo itself, which leaves, would refuse it.
@@ -466,11 +493,13 @@ impl<L: Links> Shard<L> {
             return self.tell_late(id);
         }
         match outcome.result {
-            Ok(body) if outcome.schema == open.request.reply => self.finish(id, Ok(body)),
-            Ok(_) => {
-                let detail = format!("reply {:?} is not {:?}", outcome.schema, open.request.reply);
-                let failure = DeliveryFailure::failed(FailedKind::ReplyUndecodable, detail);
-                self.finish(id, Err(failure));
+            Ok(body) => {
+                let schema = outcome.schema;
+                let result = match open.request.reply {
+                    Some(wanted) if schema != wanted => Err(other_reply(schema, wanted)),
+                    Some(_) | None => Ok(RawReply { schema, body }),
+                };
+                self.finish(id, result);
             }
             Err(failure) => {
                 if let Some(place) = outcome.place {
@@ -636,7 +665,7 @@ impl<L: Links> Shard<L> {
     /// Tells an outcome to who waits for it; `id` is missing if the delivery was never entered.
     fn tell(&mut self, id: Option<CorrelationId>, mut parcel: Parcel, result: CallResult) {
         if let Err(failure) = &result {
-            self.tell_failed(&parcel, failure);
+            self.tell_failed(parcel.request.source.as_ref(), parcel.target(), failure);
         }
         match (core::mem::take(&mut parcel.waiter), result) {
             (Waiter::Slot(slot), result) => {
@@ -663,9 +692,21 @@ impl<L: Links> Shard<L> {
         }
     }
 
+    /// Ends a one-way delivery of which a future of this shard says that it failed.
+    pub(super) fn dead_letter(&mut self, failed: FailedDelivery) {
+        let FailedDelivery { source, target, failure } = failed;
+        self.tell_failed(source.as_ref(), &target, &failure);
+        self.emit(Event::DeadLetter { source, target, failure });
+    }
+
     /// Counts a failure, and logs it unless its target's were logged lately.
-    fn tell_failed(&mut self, parcel: &Parcel, failure: &DeliveryFailure) {
-        let (source, target) = (parcel.request.source.clone(), parcel.target());
+    fn tell_failed(
+        &mut self,
+        source: Option<&Address>,
+        target: &Address,
+        failure: &DeliveryFailure,
+    ) {
+        let source = source.cloned();
         let told =
             Event::DeliveryFailed { source, target: target.clone(), failure: failure.clone() };
         self.emit(told);
@@ -750,6 +791,15 @@ fn remove_from<K: Ord>(waiting: &mut BTreeMap<K, Vec<CorrelationId>>, key: &K, i
             waiting.remove(key);
         }
     }
+}
+
+fn other_reply(found: Schema, wanted: Schema) -> DeliveryFailure {
+    let detail = format!("reply {found:?} is not {wanted:?}");
+    DeliveryFailure::failed(FailedKind::ReplyUndecodable, detail)
+}
+
+fn no_such_shard() -> DeliveryFailure {
+    DeliveryFailure::rejected(RejectedKind::NotHere, "the address names no shard of a silo")
 }
 
 fn draining() -> DeliveryFailure {

@@ -1,5 +1,8 @@
 //! A shard alone in its silo, on virtual time: what its links, peers and clock have no part in.
 
+mod here;
+mod of_shard;
+
 use std::sync::{Mutex, PoisonError};
 
 use siloring_core::ids::{Incarnation, MethodId, SiloName, ViewNumber};
@@ -52,6 +55,8 @@ const PUSH_TWO: MethodSpec = method("push_two");
 const NOTHING: MethodSpec = method("nothing");
 const SLEEP: MethodSpec = method("sleep");
 const ADD: MethodSpec = method("add");
+/// One future of the turn and one of the shard, which call later.
+const SPAWN_BOTH: MethodSpec = method("spawn_both");
 /// Ends the activation.
 const STOP: MethodSpec = method("stop");
 /// A timer whose call ends the activation.
@@ -73,6 +78,7 @@ impl Grain for Counter {
         NOTHING,
         SLEEP,
         ADD,
+        SPAWN_BOTH,
         STOP,
         STOP_BY_TIMER,
         STOP_AND_ADD_BY_TIMER,
@@ -109,6 +115,14 @@ impl Grain for Counter {
             Sleep::new(PERIOD * 100).await;
         } else if id == ADD.id {
             turn.exclusive().calls += 1;
+        } else if id == SPAWN_BOTH.id {
+            let me = ctx.grain::<Self>("one");
+            let later = move |me: GrainRef<Self>| async move {
+                Sleep::new(PERIOD).await;
+                call(&me, &ADD).one_way().unwrap();
+            };
+            ctx.spawn(later(me.clone()));
+            crate::here::Here::spawn(later(me));
         } else if id == STOP.id {
             ctx.deactivate();
         } else if id == STOP_BY_TIMER.id {
@@ -188,6 +202,8 @@ struct World {
     mailbox: Arc<Mailbox>,
     handle: Handle,
     events: Vec<Event>,
+    /// How often the shard said that nothing is left but hubs.
+    drained: usize,
 }
 
 impl World {
@@ -196,14 +212,26 @@ impl World {
         let mailbox = Arc::new(Mailbox::default());
         let handle = Handle::new(Arc::<Mailbox>::clone(&mailbox) as Arc<dyn Post>);
         let mut config = ShardConfig::new(ME, 1, 7);
-        config.hosts = vec![HostFactory::of::<Counter>()];
+        config.hosts = vec![HostFactory::of::<Counter>(), HostFactory::of::<of_shard::Part>()];
+        config.shared = vec![Arc::new(here::Shared(17))];
         let now = Moment::ZERO + Duration::from_secs(100);
         let shard = Shard::new(now, config, NoLinks, Arc::new(NoUnpark), handle.clone());
-        let mut world = Self { now, shard, mailbox, handle, events: Vec::new() };
-        let number = ViewNumber(3);
+        let mut world = Self { now, shard, mailbox, handle, events: Vec::new(), drained: 0 };
+        world.shard.set_lease(Moment::NEVER);
+        world.see_view(3);
+        world
+    }
+
+    /// Takes up the view of this number, in which the silo is alone.
+    fn see_view(&mut self, number: u64) {
+        self.see_view_as(number, SiloStatus::Active);
+    }
+
+    fn see_view_as(&mut self, number: u64, status: SiloStatus) {
+        let number = ViewNumber(number);
         let row = SiloRow {
             incarnation: Incarnation { name: SiloName::new("alone").unwrap(), generation: ME.silo },
-            status: SiloStatus::Active,
+            status,
             advertised: "10.0.0.1:7000".into(),
             host: "host".into(),
             shards: 1,
@@ -211,10 +239,27 @@ impl World {
             changed_in: number,
         };
         let view = ShardMail::View(Arc::new(View::new(number, vec![row])));
-        world.shard.set_lease(Moment::NEVER);
-        world.shard.handle_mail(now, view);
-        world.settle();
-        world
+        self.shard.handle_mail(self.now, view);
+        self.settle();
+    }
+
+    /// Runs a future on the shard, as far as it comes.
+    fn spawn<F: Future<Output = ()> + 'static>(
+        &mut self,
+        make: impl FnOnce() -> F + Send + 'static,
+    ) {
+        self.handle.spawn_on(ME.shard, make).unwrap();
+        self.settle();
+    }
+
+    /// What a future comes to that waits for nothing but turns.
+    fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
+        &mut self,
+        make: impl FnOnce() -> F + Send + 'static,
+    ) -> T {
+        let (into, out) = std::sync::mpsc::channel();
+        self.spawn(move || async move { into.send(make().await).unwrap() });
+        out.try_recv().expect("the future has ended")
     }
 
     /// Moves mail and runs turns until nothing moves.
@@ -243,6 +288,7 @@ impl World {
                 let from = Endpoint { silo: ME.silo, shard: from };
                 self.shard.handle_mail(self.now, ShardMail::Directory { from, message });
             }
+            ShardOutput::Control(ControlMail::ShardEmpty(_)) => self.drained += 1,
             ShardOutput::Control(_) | ShardOutput::Store { .. } => {}
             ShardOutput::Event(event) => self.events.push(event),
         }

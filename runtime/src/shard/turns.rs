@@ -7,7 +7,7 @@ use std::rc::Rc;
 use siloring_core::address::AddressHash;
 use siloring_core::body::Body;
 use siloring_core::event::Event;
-use siloring_core::ids::MethodId;
+use siloring_core::ids::{ActivationNumber, MethodId};
 use siloring_core::limits::TURNS_PER_STEP_MAX;
 use siloring_core::outcome::{DeliveryFailure, FailedKind, RejectedKind};
 use siloring_core::schema::Schema;
@@ -21,16 +21,19 @@ use crate::grain::{ACTIVATE, Access, DEACTIVATE};
 use crate::host::Polled;
 use crate::links::Links;
 use crate::mail::{Outcome, Request};
+use crate::placement::Placement;
 use crate::turn::TurnOutput;
 
 impl<L: Links> Shard<L> {
+    /// The activation of this shard at the address.
+    #[inline]
+    pub(super) fn activation_at(&self, hash: AddressHash) -> Option<ActivationKey> {
+        self.local.known.activations.borrow().get(&hash).copied()
+    }
+
     /// The directory says: this activation is the one.
-    pub(super) fn registered(
-        &mut self,
-        hash: AddressHash,
-        number: siloring_core::ids::ActivationNumber,
-    ) {
-        let Some(&key) = self.here.get(&hash) else { return };
+    pub(super) fn registered(&mut self, hash: AddressHash, number: ActivationNumber) {
+        let Some(key) = self.activation_at(hash) else { return };
         let activation = &mut self.activations[key as usize];
         activation.shared.number.set(number);
         if activation.life != Life::Registering {
@@ -45,6 +48,18 @@ impl<L: Links> Shard<L> {
         self.begin_hook(key, ACTIVATE);
     }
 
+    /// A grain of this shard alone needs no directory to be the one.
+    pub(super) fn register_of_shard(&mut self, key: ActivationKey) {
+        let activation = &mut self.activations[key as usize];
+        activation.registered = Registered::No;
+        let hash = activation.shared.address.hash();
+        // Nobody but this shard ever has it: the shard's own counter orders its activations.
+        self.own.living_count += 1;
+        self.own.numbered += 1;
+        let number = ActivationNumber { view: self.view.number(), counter: self.own.numbered };
+        self.registered(hash, number);
+    }
+
     fn emit_activated(&mut self, key: ActivationKey) {
         let address = self.activations[key as usize].shared.address.clone();
         self.emit(Event::GrainActivated { address });
@@ -52,7 +67,7 @@ impl<L: Links> Shard<L> {
 
     /// The directory says: another activation is the one. Its callers go there.
     pub(super) fn registration_lost(&mut self, hash: AddressHash, winner: Place) {
-        let Some(&key) = self.here.get(&hash) else { return };
+        let Some(key) = self.activation_at(hash) else { return };
         self.directory.learn(hash, winner);
         let activation = &mut self.activations[key as usize];
         activation.registered = Registered::No;
@@ -356,7 +371,9 @@ impl<L: Links> Shard<L> {
             return self.try_deactivate(key);
         }
         if activation.queue.is_empty() {
-            if self.leaving.is_draining() && activation.is_idle() {
+            let is_idle = activation.is_idle();
+            let host = activation.host;
+            if is_idle && self.leaving.is_draining() && !self.is_of_shard(host) {
                 self.deactivate(key);
             }
             return;
@@ -439,7 +456,10 @@ impl<L: Links> Shard<L> {
         assert!(activation.running.is_empty(), "an activation is removed without turns");
         self.named = self.named.filter(|named| *named != key);
         let address = activation.shared.address.clone();
-        self.here.remove(&address.hash());
+        self.local.known.activations.borrow_mut().remove(&address.hash());
+        if self.is_of_shard(activation.host) {
+            self.own.living_count -= 1;
+        }
         for timer in activation.timers.drain(..) {
             drop(self.tasks.remove(timer));
         }
@@ -473,6 +493,9 @@ impl<L: Links> Shard<L> {
     fn watch_idleness(&mut self, key: ActivationKey) {
         let activation = &mut self.activations[key as usize];
         let host = self.hosts[activation.host as usize].spec();
+        if host.placement == Placement::Shard {
+            return;
+        }
         let after = host.idle_after.unwrap_or(self.config.idle_after);
         let at = activation.last_used + after;
         activation.idle_timer = Some(self.wheel.insert(at, Timer::Idle(key)));

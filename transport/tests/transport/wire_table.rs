@@ -100,6 +100,8 @@ fn flags_kinds_and_tags_have_the_codes_of_their_tables() {
         Tag::Ancestor,
         Tag::Place,
         Tag::View,
+        Tag::Event,
+        Tag::IdempotencyKey,
     ];
     let known: Vec<(usize, String)> =
         tags.iter().map(|&tag| (tag as usize, format!("{tag:?}"))).collect();
