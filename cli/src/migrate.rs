@@ -9,10 +9,10 @@ use crate::Format;
 
 /// Creates the tables of a store, or what is missing of them
 ///
-/// Run it before the silos of a new version start. The phases (membership, grain state) are applied
-/// in order, each in one transaction under the store's lock and verified before it is committed. It
-/// may be run at any time, any number of times and by several at once; what is complete is left
-/// alone.
+/// Run it before the silos of a new version start. The phases (membership, subscriptions, grain
+/// state) are applied in order, each in one transaction under the store's lock and verified before
+/// it is committed. It may be run at any time, any number of times and by several at once; what is
+/// complete is left alone.
 ///
 /// The login needs the right to create tables; a silo's own does not: SELECT on `siloring_phase`
 /// and SELECT, INSERT, UPDATE, DELETE on the other siloring tables are enough for it.
@@ -55,19 +55,17 @@ pub(crate) fn run(arguments: &Arguments, format: Format) -> anyhow::Result<Strin
 
 fn read(url: &str, cluster: &ClusterId) -> anyhow::Result<Table> {
     let mut store = open(url, cluster)?;
-    match store.execute(&StoreRequest::ReadTable).context("the store was migrated, but")? {
-        StoreAnswer::Table(table) => Ok(table),
-        other @ (StoreAnswer::Done
-        | StoreAnswer::Settings(_)
-        | StoreAnswer::State { .. }
-        | StoreAnswer::Written(_)) => anyhow::bail!("the store answered a read with {other:?}"),
-    }
+    let answer = store.execute(&StoreRequest::ReadTable).context("the store was migrated, but")?;
+    let StoreAnswer::Table(table) = answer else {
+        anyhow::bail!("the store did not answer a read with a table");
+    };
+    Ok(table)
 }
 
 fn for_people(report: &Report, seen: Option<&(&ClusterId, Table)>) -> String {
     let mut lines = vec![format!("{} is complete", report.url)];
     for phase in &report.phases {
-        lines.push(format!("  {:<12} {}", phase.phase.name(), phase.outcome.name()));
+        lines.push(format!("  {:<13} {}", phase.phase.name(), phase.outcome.name()));
     }
     if let Some((cluster, table)) = seen {
         let silos = table.rows.len();

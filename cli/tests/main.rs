@@ -26,9 +26,9 @@ fn migrate_says_what_it_did_and_the_second_time_that_nothing_was_missing() {
     assert_eq!(first.status.code(), Some(0), "{}", text(&first.stderr));
     let out = text(&first.stdout);
     assert!(out.contains(&format!("{url} is complete")), "{out}");
-    assert_eq!(out.matches("applied").count(), 2, "{out}");
+    assert_eq!(out.matches("applied").count(), 3, "{out}");
     let second = text(&siloring(&["migrate", &url]).stdout);
-    assert_eq!(second.matches("already complete").count(), 2, "{second}");
+    assert_eq!(second.matches("already complete").count(), 3, "{second}");
 }
 
 #[test]
@@ -41,6 +41,7 @@ fn migrate_answers_with_one_json_object() {
         "url": url,
         "phases": [
             { "phase": "membership", "outcome": "applied" },
+            { "phase": "subscriptions", "outcome": "applied" },
             { "phase": "grain_state", "outcome": "applied" },
         ],
         "cluster": { "id": "prod", "view": "0", "silos": 0 },

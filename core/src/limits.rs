@@ -316,6 +316,17 @@ pub const STORE_QUEUE_BYTES_MAX: usize = 16 * BODY_BYTES_MAX;
 pub const SETTINGS_MAX: usize = 64;
 /// Name and value of one setting; the longest is the table of hub kinds.
 pub const SETTING_BYTES_MAX: usize = 64 * 1024;
+/// Key of a subscription: what a subscriber names itself by, and part of an index entry.
+pub const SUBSCRIPTION_KEY_BYTES_MAX: usize = 255;
+/// Filter of a subscription: it is judged for each event, so a longer one belongs in the consumer.
+pub const SUBSCRIPTION_FILTER_BYTES_MAX: usize = 4 * 1024;
+/// Subscriptions or dead letters in one answer to a list: a few megabytes of rows at most.
+pub const REGISTRY_PAGE_MAX: u32 = 1024;
+/// Owners whose subscriptions one sweep removes: a whole cluster that was killed at once.
+pub const SWEEP_OWNERS_MAX: usize = SILOS_MAX;
+/// Between two looks at the newest version of the registry: word of a change that was lost is made
+/// up for within this.
+pub const REGISTRY_POLL_PERIOD: Duration = Duration::from_secs(2);
 /// One phase of a migration, waiting for another runner included.
 pub const MIGRATE_PHASE_TIME_MAX: Duration = Duration::from_mins(1);
 
@@ -434,6 +445,15 @@ const _: () = {
     assert!(
         STORE_HANG_AFTER.as_millis() < STORE_REQUEST_TIME_MAX.as_millis(),
         "a hanging thread is given up before the requests behind it expire"
+    );
+    assert!(
+        ADDRESS_BYTES_MAX + SUBSCRIPTION_KEY_BYTES_MAX + NAME_BYTES_MAX < 2704,
+        "cluster, stream and key fit an index entry of Postgres"
+    );
+    assert!(
+        REGISTRY_PAGE_MAX as usize * (2 * ADDRESS_BYTES_MAX + SUBSCRIPTION_FILTER_BYTES_MAX)
+            < STORE_GROUP_BYTES_MAX,
+        "a page of subscriptions is no larger than a group"
     );
     assert!(STORE_GROUP_BYTES_MAX <= STORE_QUEUE_BYTES_MAX, "a whole group fits the queue");
     assert!(

@@ -5,8 +5,11 @@
 //! compare-and-set then holds still. Deliberately absent: anything that reads or writes.
 
 use siloring_core::limits::{
-    BODY_BYTES_MAX, NAME_BYTES_MAX, SETTING_BYTES_MAX, SETTINGS_MAX, SHARDS_MAX, SILOS_MAX,
+    BODY_BYTES_MAX, FAILURE_DETAIL_BYTES_MAX, NAME_BYTES_MAX, REGISTRY_PAGE_MAX, SETTING_BYTES_MAX,
+    SETTINGS_MAX, SHARDS_MAX, SILOS_MAX, SUBSCRIPTION_FILTER_BYTES_MAX, SUBSCRIPTION_KEY_BYTES_MAX,
+    SWEEP_OWNERS_MAX,
 };
+use siloring_core::ports::registry::{DeadLetter, Subscription};
 use siloring_core::ports::store::{Setting, StoreError, StoreRequest, StoreResult};
 use siloring_core::{Generation, SiloRow, SiloStatus, ViewNumber};
 
@@ -64,6 +67,46 @@ pub(crate) fn check_request(request: &StoreRequest) -> Result<(), StoreError> {
                 Some(_) | None => Ok(()),
             }
         }
+        StoreRequest::LoadSubscriptions { .. }
+        | StoreRequest::ListSubscriptions { .. }
+        | StoreRequest::WriteSubscription { .. }
+        | StoreRequest::RemoveSubscription { .. }
+        | StoreRequest::SweepSubscriptions { .. }
+        | StoreRequest::WriteDeadLetter(_)
+        | StoreRequest::ReadDeadLetters { .. } => check_registry(request),
+    }
+}
+
+fn check_registry(request: &StoreRequest) -> Result<(), StoreError> {
+    match request {
+        StoreRequest::ListSubscriptions { limit, .. }
+        | StoreRequest::ReadDeadLetters { limit, .. } => check_page(*limit),
+        StoreRequest::WriteSubscription { row, expected } => {
+            check_number(expected.map_or(0, |version| version.0))?;
+            check_subscription(row)
+        }
+        StoreRequest::RemoveSubscription { key, owner, version, .. } => {
+            check_number(owner.map_or(0, |owner| owner.0))?;
+            check_number(version.0)?;
+            check_key(key)
+        }
+        StoreRequest::SweepSubscriptions { gone, view } => {
+            if gone.len() > SWEEP_OWNERS_MAX {
+                let count = gone.len();
+                return Err(refused(format!("{count} owners are more than {SWEEP_OWNERS_MAX}")));
+            }
+            gone.iter().try_for_each(|owner| check_number(owner.0))?;
+            check_number(view.0)
+        }
+        StoreRequest::WriteDeadLetter(letter) => check_letter(letter),
+        StoreRequest::LoadSubscriptions { .. }
+        | StoreRequest::ReadTable
+        | StoreRequest::WriteRow { .. }
+        | StoreRequest::RemoveDead { .. }
+        | StoreRequest::Heartbeat { .. }
+        | StoreRequest::Settings { .. }
+        | StoreRequest::LoadState { .. }
+        | StoreRequest::WriteState { .. } => Ok(()),
     }
 }
 
@@ -140,6 +183,53 @@ fn check_settings(ours: &[Setting]) -> Result<(), StoreError> {
         if ours.iter().take(index).any(|(other, _)| other == name) {
             return Err(refused(format!("setting {name:?} is given twice")));
         }
+    }
+    Ok(())
+}
+
+fn check_page(limit: u32) -> Result<(), StoreError> {
+    if limit == 0 || limit > REGISTRY_PAGE_MAX {
+        return Err(refused(format!("{limit} rows are not between 1 and {REGISTRY_PAGE_MAX}")));
+    }
+    Ok(())
+}
+
+fn check_subscription(row: &Subscription) -> Result<(), StoreError> {
+    check_key(&row.key)?;
+    if row.owner == Some(Generation::NONE) {
+        return Err(refused("the owner of a subscription is nobody"));
+    }
+    check_number(row.owner.map_or(0, |owner| owner.0))?;
+    check_number(row.view.0)?;
+    check_free_text("filter", &row.filter, SUBSCRIPTION_FILTER_BYTES_MAX)
+}
+
+fn check_key(key: &str) -> Result<(), StoreError> {
+    if key.is_empty() {
+        return Err(refused("a subscription has no key"));
+    }
+    check_text("key of a subscription", key, SUBSCRIPTION_KEY_BYTES_MAX)
+}
+
+fn check_letter(letter: &DeadLetter) -> Result<(), StoreError> {
+    check_key(&letter.key)?;
+    check_number(letter.number)?;
+    check_number(letter.view.0)?;
+    check_free_text("reason", &letter.reason, FAILURE_DETAIL_BYTES_MAX)?;
+    if letter.body.len() > BODY_BYTES_MAX {
+        let length = letter.body.len();
+        return Err(refused(format!("a dead letter of {length} bytes exceeds {BODY_BYTES_MAX}")));
+    }
+    Ok(())
+}
+
+/// A text that may have lines of its own; no database keeps a NUL.
+fn check_free_text(what: &str, text: &str, bytes_max: usize) -> Result<(), StoreError> {
+    if text.len() > bytes_max {
+        return Err(refused(format!("{what} of {} bytes exceeds {bytes_max}", text.len())));
+    }
+    if text.contains('\0') {
+        return Err(refused(format!("{what} has a NUL")));
     }
     Ok(())
 }

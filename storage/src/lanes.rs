@@ -28,9 +28,9 @@ use crate::judge::unavailable;
 pub(crate) enum Lane {
     /// The table, heartbeats and settings.
     Membership,
-    /// Loads of grain state.
+    /// Loads of grain state, subscriptions and dead letters.
     Reader,
-    /// Writes of grain state.
+    /// Writes of them.
     Writer,
 }
 
@@ -52,8 +52,15 @@ impl Lane {
             | StoreRequest::RemoveDead { .. }
             | StoreRequest::Heartbeat { .. }
             | StoreRequest::Settings { .. } => Self::Membership,
-            StoreRequest::LoadState { .. } => Self::Reader,
-            StoreRequest::WriteState { .. } => Self::Writer,
+            StoreRequest::LoadState { .. }
+            | StoreRequest::LoadSubscriptions { .. }
+            | StoreRequest::ListSubscriptions { .. }
+            | StoreRequest::ReadDeadLetters { .. } => Self::Reader,
+            StoreRequest::WriteState { .. }
+            | StoreRequest::WriteSubscription { .. }
+            | StoreRequest::RemoveSubscription { .. }
+            | StoreRequest::SweepSubscriptions { .. }
+            | StoreRequest::WriteDeadLetter(_) => Self::Writer,
         }
     }
 }
@@ -397,7 +404,7 @@ impl<T> LaneState<T> {
     }
 }
 
-/// The bytes of state in a request, which is what can be large in one.
+/// The bytes of state or body in a request, which is what can be large in one.
 pub(crate) fn request_bytes(request: &StoreRequest) -> usize {
     match request {
         StoreRequest::WriteState { record, .. } => {
@@ -408,7 +415,14 @@ pub(crate) fn request_bytes(request: &StoreRequest) -> usize {
         | StoreRequest::RemoveDead { .. }
         | StoreRequest::Heartbeat { .. }
         | StoreRequest::Settings { .. }
-        | StoreRequest::LoadState { .. } => 0,
+        | StoreRequest::LoadState { .. }
+        | StoreRequest::LoadSubscriptions { .. }
+        | StoreRequest::ListSubscriptions { .. }
+        | StoreRequest::WriteSubscription { .. }
+        | StoreRequest::RemoveSubscription { .. }
+        | StoreRequest::SweepSubscriptions { .. }
+        | StoreRequest::ReadDeadLetters { .. } => 0,
+        StoreRequest::WriteDeadLetter(letter) => letter.body.len(),
     }
 }
 

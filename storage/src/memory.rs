@@ -5,6 +5,8 @@
 //! which refuses a second living silo. Each request is atomic under one lock, never held across a
 //! call out. Deliberately absent: lost answers, delays and faults (a wrapper's business).
 
+mod registry;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,6 +16,7 @@ use siloring_core::ports::store::{
 };
 use siloring_core::{ActivationNumber, ClusterId, Generation, SiloRow, SiloStatus, ViewNumber};
 
+use self::registry::Registry;
 use crate::judge::{check_request, judge_row, refused};
 
 /// Who may be in the cluster.
@@ -45,6 +48,7 @@ struct Rows {
     silos: BTreeMap<Generation, TableRow>,
     settings: Vec<Setting>,
     states: BTreeMap<StateKey, State>,
+    registry: Registry,
 }
 
 /// One record of grain state with its fence.
@@ -125,6 +129,21 @@ impl Rows {
             StoreRequest::LoadState { key, fence } => self.load_state(key, *fence),
             StoreRequest::WriteState { key, fence, etag, record } => {
                 self.write_state(key, *fence, *etag, record.as_ref())
+            }
+            StoreRequest::LoadSubscriptions { stream } => self.registry.load(stream),
+            StoreRequest::ListSubscriptions { after, limit } => {
+                self.registry.list(after.as_ref(), *limit)
+            }
+            StoreRequest::WriteSubscription { row, expected } => {
+                self.registry.write(row, *expected)
+            }
+            StoreRequest::RemoveSubscription { stream, key, owner, version } => {
+                self.registry.remove(stream, key, *owner, *version)
+            }
+            StoreRequest::SweepSubscriptions { gone, view } => self.registry.sweep(gone, *view),
+            StoreRequest::WriteDeadLetter(letter) => self.registry.write_letter(letter),
+            StoreRequest::ReadDeadLetters { stream, limit } => {
+                self.registry.read_letters(stream, *limit)
             }
         }
     }

@@ -23,6 +23,46 @@ use crate::url::{PostgresUrl, SqliteUrl, StoreUrl, UrlError};
 
 /// Key of the advisory lock: no other program's, by all odds.
 const LOCK: i64 = stable_u64(b"siloring.migrate").cast_signed();
+/// Tables with their columns, of subscriptions and dead letters.
+const SUBSCRIPTION_TABLES: &[(&str, &[&str])] = &[
+    ("siloring_registry", &["cluster", "version"]),
+    (
+        "siloring_subscription",
+        &[
+            "cluster",
+            "stream",
+            "key",
+            "consumer",
+            "handler",
+            "owner",
+            "view",
+            "filter",
+            "operation",
+            "version",
+        ],
+    ),
+    (
+        "siloring_dead_letter",
+        &[
+            "cluster",
+            "stream",
+            "key",
+            "origin",
+            "number",
+            "position",
+            "consumer",
+            "attempts",
+            "reason",
+            "schema_type",
+            "schema_version",
+            "schema_fingerprint",
+            "body",
+            "view",
+        ],
+    ),
+];
+/// How many phases there are.
+const PHASES: usize = Phase::ALL.len();
 /// Times that a runner asks a new SQLite file for its write-ahead log while another one does.
 const WAL_TRIES: usize = 100;
 
@@ -32,18 +72,21 @@ const WAL_TRIES: usize = 100;
 pub enum Phase {
     /// The table of silos, its version, and the settings of the cluster.
     Membership,
+    /// Subscriptions of streams, and dead letters.
+    Subscriptions,
     /// Grains' stored state.
     GrainState,
 }
 
 impl Phase {
     /// Every phase, in the order in which they are applied.
-    pub const ALL: [Self; 2] = [Self::Membership, Self::GrainState];
+    pub const ALL: [Self; 3] = [Self::Membership, Self::Subscriptions, Self::GrainState];
 
     /// Its name: the key of its marker.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Membership => "membership",
+            Self::Subscriptions => "subscriptions",
             Self::GrainState => "grain_state",
         }
     }
@@ -51,6 +94,7 @@ impl Phase {
     const fn postgres(self) -> &'static str {
         match self {
             Self::Membership => include_str!("../sql/postgres/membership.sql"),
+            Self::Subscriptions => include_str!("../sql/postgres/subscriptions.sql"),
             Self::GrainState => include_str!("../sql/postgres/grain_state.sql"),
         }
     }
@@ -58,6 +102,7 @@ impl Phase {
     const fn sqlite(self) -> &'static str {
         match self {
             Self::Membership => include_str!("../sql/sqlite/membership.sql"),
+            Self::Subscriptions => include_str!("../sql/sqlite/subscriptions.sql"),
             Self::GrainState => include_str!("../sql/sqlite/grain_state.sql"),
         }
     }
@@ -84,6 +129,7 @@ impl Phase {
                 ),
                 ("siloring_setting", &["cluster", "name", "value"]),
             ],
+            Self::Subscriptions => SUBSCRIPTION_TABLES,
             Self::GrainState => &[(
                 "siloring_state",
                 &[
@@ -109,7 +155,7 @@ impl Phase {
                 ("siloring_silo", "siloring_silo_dead_stays_dead"),
                 ("siloring_cluster", "siloring_cluster_view_rises"),
             ],
-            Self::GrainState => &[],
+            Self::Subscriptions | Self::GrainState => &[],
         }
     }
 }
@@ -208,7 +254,7 @@ pub enum MigrateError {
 pub fn migrate(url: &str) -> Result<Report, MigrateError> {
     let url = StoreUrl::parse(url)?;
     let shown = url.to_string();
-    let time_max = STORE_CONNECT_TIME_MAX + MIGRATE_PHASE_TIME_MAX * 2;
+    let time_max = STORE_CONNECT_TIME_MAX + Phase::ALL.map(|_| MIGRATE_PHASE_TIME_MAX).iter().sum();
     let outcomes = driver::on_a_thread(time_max, move || match &url {
         StoreUrl::Memory => Ok(Phase::ALL.map(|_| PhaseOutcome::NotNeeded)),
         StoreUrl::Sqlite(url) => migrate_sqlite(url),
@@ -326,7 +372,7 @@ fn checksum(sql: &str) -> String {
     format!("{:016x}", stable_u64(sql.as_bytes()))
 }
 
-fn migrate_sqlite(url: &SqliteUrl) -> Result<[PhaseOutcome; 2], MigrateError> {
+fn migrate_sqlite(url: &SqliteUrl) -> Result<[PhaseOutcome; PHASES], MigrateError> {
     let unreachable = |error: rusqlite::Error| sqlite::open_error(url, &error);
     sqlite::refuse_network_file_system(url)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
@@ -336,7 +382,7 @@ fn migrate_sqlite(url: &SqliteUrl) -> Result<[PhaseOutcome; 2], MigrateError> {
     sqlite::configure(&connection, url).map_err(unreachable)?;
     connection.busy_timeout(MIGRATE_PHASE_TIME_MAX).map_err(unreachable)?;
     write_ahead(&mut connection).map_err(unreachable)?;
-    let mut outcomes = [PhaseOutcome::AlreadyComplete; 2];
+    let mut outcomes = [PhaseOutcome::AlreadyComplete; PHASES];
     for (phase, outcome) in Phase::ALL.into_iter().zip(&mut outcomes) {
         let failed = |error: rusqlite::Error| MigrateError::Failed {
             url: url.to_string(),
@@ -367,7 +413,7 @@ fn write_ahead(connection: &mut Connection) -> rusqlite::Result<()> {
     result
 }
 
-fn migrate_postgres(url: &PostgresUrl) -> Result<[PhaseOutcome; 2], MigrateError> {
+fn migrate_postgres(url: &PostgresUrl) -> Result<[PhaseOutcome; PHASES], MigrateError> {
     let unreachable = |error: postgres::Error| OpenError::unreachable(url, show(&error));
     let mut config = url.config();
     config.connect_timeout(STORE_CONNECT_TIME_MAX);
@@ -384,7 +430,7 @@ fn migrate_postgres(url: &PostgresUrl) -> Result<[PhaseOutcome; 2], MigrateError
              SET default_transaction_isolation = 'read committed'"
         ))
         .map_err(unreachable)?;
-    let mut outcomes = [PhaseOutcome::AlreadyComplete; 2];
+    let mut outcomes = [PhaseOutcome::AlreadyComplete; PHASES];
     for (phase, outcome) in Phase::ALL.into_iter().zip(&mut outcomes) {
         let failed = |error: postgres::Error| MigrateError::Failed {
             url: url.to_string(),

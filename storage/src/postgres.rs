@@ -2,12 +2,15 @@
 //!
 //! One connection of the sync client. Each request is one statement, or a read whose finding a
 //! compare-and-set statement then holds; so no lock outlives a statement, and a silo that is
-//! stopped at any point holds none. A group of state requests is one set-based statement.
+//! stopped at any point holds none. A group is a few set-based statements (`groups`).
 //! Everything that comes from outside is a bound parameter. A connection that failed is dropped;
 //! the next request connects anew; nothing is retried. Deliberately absent: DDL, TLS, pooling (each
 //! thread has its store), client-side time-outs (the threads' business).
 
-use std::collections::{BTreeMap, BTreeSet};
+mod groups;
+mod registry;
+
+use std::collections::BTreeMap;
 
 use postgres::error::{DbError, Severity, SqlState};
 use postgres::types::Type;
@@ -21,7 +24,7 @@ use siloring_core::ports::store::{
 };
 use siloring_core::{ActivationNumber, ClusterId, Generation, SiloRow, ViewNumber};
 
-use crate::judge::{all, check_request, judge_row, refused, unavailable};
+use crate::judge::{check_request, judge_row, refused, unavailable};
 use crate::open::OpenError;
 use crate::rows::{self, SiloColumns, StateColumns, column, number};
 use crate::url::{Commit, PostgresUrl};
@@ -74,24 +77,6 @@ impl PostgresStore {
             }
         }
     }
-
-    /// Answers a run of requests of one kind with distinct keys.
-    fn answer_run(&mut self, run: &[&StoreRequest]) -> Vec<StoreResult> {
-        let answers = match run {
-            [] => return Vec::new(),
-            [StoreRequest::LoadState { .. }, _, ..] => self.run(|rows| rows.load_states(run)),
-            [StoreRequest::WriteState { .. }, _, ..] => self.run(|rows| rows.write_states(run)),
-            singles => {
-                return singles.iter().map(|request| self.execute(request)).collect();
-            }
-        };
-        match answers {
-            Ok(answers) => answers,
-            Err(error @ StoreError::Unavailable { .. }) => all(&error, run.len()),
-            // One of them broke the statement: nothing was done, so each is tried by itself.
-            Err(_) => run.iter().map(|request| self.execute(request)).collect(),
-        }
-    }
 }
 
 impl Store for PostgresStore {
@@ -105,49 +90,8 @@ impl Store for PostgresStore {
     }
 
     fn execute_group(&mut self, requests: &[StoreRequest]) -> Vec<StoreResult> {
-        let mut results = Vec::with_capacity(requests.len());
-        let mut rest = requests;
-        while !rest.is_empty() {
-            let (run, behind) = rest.split_at(run_length(rest));
-            let checked: Vec<_> = run.iter().map(check_request).collect();
-            let good: Vec<&StoreRequest> = run
-                .iter()
-                .zip(&checked)
-                .filter(|(_, check)| check.is_ok())
-                .map(|it| it.0)
-                .collect();
-            let mut answers = self.answer_run(&good).into_iter();
-            for check in checked {
-                results.push(match check {
-                    Ok(()) => answers.next().expect("one answer for each good request"),
-                    Err(error) => Err(error),
-                });
-            }
-            rest = behind;
-        }
-        results
+        groups::execute(self, requests)
     }
-}
-
-/// How many requests from the first on can be one statement: one kind, each key once.
-fn run_length(requests: &[StoreRequest]) -> usize {
-    let mut keys = BTreeSet::new();
-    let are_loads = matches!(requests.first(), Some(StoreRequest::LoadState { .. }));
-    for (index, request) in requests.iter().enumerate() {
-        let fits = match request {
-            StoreRequest::LoadState { key, .. } => are_loads && keys.insert(key),
-            StoreRequest::WriteState { key, .. } => !are_loads && keys.insert(key),
-            StoreRequest::ReadTable
-            | StoreRequest::WriteRow { .. }
-            | StoreRequest::RemoveDead { .. }
-            | StoreRequest::Heartbeat { .. }
-            | StoreRequest::Settings { .. } => false,
-        };
-        if !fits {
-            return index.max(1);
-        }
-    }
-    requests.len()
 }
 
 /// Connects, sets what belongs to a session, and refuses a server whose commits are not durable.
@@ -239,6 +183,18 @@ impl Rows<'_> {
             StoreRequest::Settings { ours } => self.settings(ours).map(StoreAnswer::Settings),
             StoreRequest::LoadState { .. } => only(self.load_states(&[request])?),
             StoreRequest::WriteState { .. } => only(self.write_states(&[request])?),
+            StoreRequest::LoadSubscriptions { .. } => only(self.load_subscriptions(&[request])?),
+            StoreRequest::ListSubscriptions { after, limit } => {
+                self.list_subscriptions(after.as_ref(), *limit)
+            }
+            StoreRequest::WriteSubscription { .. } | StoreRequest::RemoveSubscription { .. } => {
+                only(self.change_subscriptions(&[request])?)
+            }
+            StoreRequest::SweepSubscriptions { gone, view } => {
+                self.sweep_subscriptions(gone, *view)
+            }
+            StoreRequest::WriteDeadLetter(_) => only(self.write_letters(&[request])?),
+            StoreRequest::ReadDeadLetters { stream, limit } => self.read_letters(stream, *limit),
         }
     }
 

@@ -1,14 +1,16 @@
 //! How values stand in SQL columns: the one codec of the SQLite and Postgres stores.
 //!
-//! Numbers are signed 64-bit columns (checked before they get here), statuses are words, votes are
-//! `generation:heartbeat` pairs separated by spaces, so that an operator can read a row. What comes
-//! back is not trusted: a row that does not decode is a typed refusal naming it.
+//! Numbers are signed 64-bit columns (checked before they get here), those of 128 bits are 32
+//! hexadecimal digits, statuses are words, votes are `generation:heartbeat` pairs separated by
+//! spaces, so that an operator can read a row. What comes back is not trusted: a row that does not
+//! decode is a typed refusal naming it.
 
 use siloring_core::ids::Incarnation;
+use siloring_core::ports::registry::{DeadLetter, SetVersion, Subscription};
 use siloring_core::ports::store::{StateRecord, StoreError, TableRow};
 use siloring_core::schema::Schema;
 use siloring_core::view::Vote;
-use siloring_core::{Generation, SiloName, SiloRow, SiloStatus, ViewNumber};
+use siloring_core::{Address, Generation, MethodId, SiloName, SiloRow, SiloStatus, ViewNumber};
 
 use crate::judge::refused;
 
@@ -118,8 +120,95 @@ impl StateColumns {
     }
 }
 
+/// A row of `siloring_subscription` as read.
+#[derive(Debug)]
+pub(crate) struct SubscriptionColumns {
+    pub(crate) stream: String,
+    pub(crate) key: String,
+    pub(crate) consumer: String,
+    pub(crate) handler: i64,
+    pub(crate) owner: Option<i64>,
+    pub(crate) view: i64,
+    pub(crate) filter: String,
+    pub(crate) operation: String,
+    pub(crate) version: i64,
+}
+
+impl SubscriptionColumns {
+    /// The subscription they make.
+    pub(crate) fn decode(self) -> Result<Subscription, StoreError> {
+        let handler = u32::try_from(self.handler)
+            .map_err(|error| unreadable(&format!("handler of {}: {error}", self.stream)))?;
+        Ok(Subscription {
+            stream: address(&self.stream)?,
+            key: self.key,
+            consumer: address(&self.consumer)?,
+            handler: MethodId(handler),
+            owner: self.owner.map(number).transpose()?.map(Generation),
+            view: ViewNumber(number(self.view)?),
+            filter: self.filter,
+            operation: long_number(&self.operation)?,
+            version: SetVersion(number(self.version)?),
+        })
+    }
+}
+
+/// A row of `siloring_dead_letter` as read.
+#[derive(Debug)]
+pub(crate) struct LetterColumns {
+    pub(crate) stream: String,
+    pub(crate) key: String,
+    pub(crate) origin: String,
+    pub(crate) number: i64,
+    pub(crate) consumer: String,
+    pub(crate) attempts: i32,
+    pub(crate) reason: String,
+    pub(crate) schema_type: i64,
+    pub(crate) schema_version: i32,
+    pub(crate) schema_fingerprint: i32,
+    pub(crate) body: Vec<u8>,
+    pub(crate) view: i64,
+}
+
+impl LetterColumns {
+    /// The dead letter they make.
+    pub(crate) fn decode(self) -> Result<DeadLetter, StoreError> {
+        let attempts = u8::try_from(self.attempts)
+            .map_err(|error| unreadable(&format!("attempts of a dead letter: {error}")))?;
+        Ok(DeadLetter {
+            stream: address(&self.stream)?,
+            key: self.key,
+            consumer: address(&self.consumer)?,
+            origin: long_number(&self.origin)?,
+            number: number(self.number)?,
+            attempts,
+            reason: self.reason,
+            schema: Schema {
+                type_id: schema_part(Some(self.schema_type))?,
+                version: schema_part(Some(self.schema_version))?,
+                fingerprint: schema_part(Some(self.schema_fingerprint))?,
+            },
+            body: self.body.into(),
+            view: ViewNumber(number(self.view)?),
+        })
+    }
+}
+
+/// A 128-bit number as a column has it.
+pub(crate) fn long_column(number: u128) -> String {
+    format!("{number:032x}")
+}
+
+fn long_number(text: &str) -> Result<u128, StoreError> {
+    u128::from_str_radix(text, 16).map_err(|error| unreadable(&format!("number {text:?}: {error}")))
+}
+
+fn address(text: &str) -> Result<Address, StoreError> {
+    Address::parse(text).map_err(|error| unreadable(&error.to_string()))
+}
+
 fn schema_part<C, T: TryFrom<C>>(column: Option<C>) -> Result<T, StoreError> {
-    column.and_then(|part| T::try_from(part).ok()).ok_or_else(|| unreadable("schema of a state"))
+    column.and_then(|part| T::try_from(part).ok()).ok_or_else(|| unreadable("schema of a record"))
 }
 
 fn votes(text: &str) -> Result<Vec<Vote>, StoreError> {
@@ -155,8 +244,24 @@ mod tests {
         }
     }
 
+    fn subscription() -> SubscriptionColumns {
+        SubscriptionColumns {
+            stream: "stream/orders/7".into(),
+            key: "k".into(),
+            consumer: "grain/1".into(),
+            handler: i64::from(u32::MAX),
+            owner: None,
+            view: 3,
+            filter: String::new(),
+            operation: long_column(u128::MAX),
+            version: 9,
+        }
+    }
+
     #[test]
     fn a_row_comes_back_as_it_was_written() {
+        let row = subscription().decode().unwrap();
+        assert_eq!((row.operation, row.handler), (u128::MAX, MethodId(u32::MAX)));
         let row = columns().decode().unwrap();
         assert_eq!(row.row.votes, vec![Vote { by: Generation(5), heartbeat: 8 }]);
         assert_eq!((row.row.status, row.heartbeat), (SiloStatus::Active, 9));
@@ -179,6 +284,18 @@ mod tests {
         ];
         for edit in edits {
             let mut row = columns();
+            edit(&mut row);
+            assert!(matches!(row.decode(), Err(StoreError::Refused { .. })));
+        }
+        let edits: [fn(&mut SubscriptionColumns); 5] = [
+            |row| row.stream = "no address".into(),
+            |row| row.consumer = String::new(),
+            |row| row.handler = -1,
+            |row| row.owner = Some(-3),
+            |row| row.operation = "xyz".into(),
+        ];
+        for edit in edits {
+            let mut row = subscription();
             edit(&mut row);
             assert!(matches!(row.decode(), Err(StoreError::Refused { .. })));
         }

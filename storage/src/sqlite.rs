@@ -7,6 +7,8 @@
 //! refused, since its locks and shared memory do not hold. Deliberately absent: a cache of
 //! statements (one takes microseconds, a durable commit milliseconds).
 
+mod registry;
+
 use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension as _, TransactionBehavior, params,
 };
@@ -163,7 +165,7 @@ fn run_all(
     cluster: &str,
     requests: &[StoreRequest],
 ) -> rusqlite::Result<Vec<StoreResult>> {
-    let behavior = if requests.iter().all(|request| *request == StoreRequest::ReadTable) {
+    let behavior = if requests.iter().all(only_reads) {
         TransactionBehavior::Deferred
     } else {
         TransactionBehavior::Immediate
@@ -180,6 +182,26 @@ fn run_all(
     }
     transaction.commit()?;
     Ok(results)
+}
+
+/// Whether a request needs no lock of the writer's: it must not wait for one then.
+const fn only_reads(request: &StoreRequest) -> bool {
+    match request {
+        StoreRequest::ReadTable
+        | StoreRequest::LoadSubscriptions { .. }
+        | StoreRequest::ListSubscriptions { .. }
+        | StoreRequest::ReadDeadLetters { .. } => true,
+        StoreRequest::WriteRow { .. }
+        | StoreRequest::RemoveDead { .. }
+        | StoreRequest::Heartbeat { .. }
+        | StoreRequest::Settings { .. }
+        | StoreRequest::LoadState { .. }
+        | StoreRequest::WriteState { .. }
+        | StoreRequest::WriteSubscription { .. }
+        | StoreRequest::RemoveSubscription { .. }
+        | StoreRequest::SweepSubscriptions { .. }
+        | StoreRequest::WriteDeadLetter(_) => false,
+    }
 }
 
 /// The rows of one cluster inside a transaction.
@@ -214,6 +236,21 @@ impl Rows<'_> {
             StoreRequest::WriteState { key, fence, etag, record } => {
                 self.write_state(key, *fence, *etag, record.as_ref())
             }
+            StoreRequest::LoadSubscriptions { stream } => self.load_subscriptions(stream),
+            StoreRequest::ListSubscriptions { after, limit } => {
+                self.list_subscriptions(after.as_ref(), *limit)
+            }
+            StoreRequest::WriteSubscription { row, expected } => {
+                self.write_subscription(row, *expected)
+            }
+            StoreRequest::RemoveSubscription { stream, key, owner, version } => {
+                self.remove_subscription(stream, key, *owner, *version)
+            }
+            StoreRequest::SweepSubscriptions { gone, view } => {
+                self.sweep_subscriptions(gone, *view)
+            }
+            StoreRequest::WriteDeadLetter(letter) => self.write_letter(letter),
+            StoreRequest::ReadDeadLetters { stream, limit } => self.read_letters(stream, *limit),
         }
     }
 

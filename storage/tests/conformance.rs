@@ -355,6 +355,8 @@ macro_rules! conformance {
     };
 }
 
+pub(crate) use conformance;
+
 conformance! {
     an_empty_store_shows_view_zero_without_rows
     a_row_comes_back_as_written_with_the_view_of_its_change

@@ -8,18 +8,22 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 
 use siloring_core::limits::STORE_STATEMENT_TIME_MAX;
-use siloring_core::ports::store::{StateRecord, Store, StoreAnswer};
-use siloring_core::{SiloRow, SiloStatus};
+use siloring_core::ports::registry::{SetVersion, Subscription};
+use siloring_core::ports::store::{StateRecord, Store, StoreAnswer, StoreRequest};
+use siloring_core::{Address, Generation, SiloRow, SiloStatus};
 use siloring_storage::open;
 
 use crate::fixture::{
-    cluster, fence, is_unavailable, load, postgres, record, row, sqlite, table, write, write_row,
+    cluster, fence, is_unavailable, load, postgres, record, registered, row, sqlite, subscription,
+    subscriptions, table, write, write_row,
 };
 
 /// Names the store to the writer process; without it the writer is an ordinary, empty test.
 const STORE: &str = "SILORING_TEST_WRITER_STORE";
 /// Large enough to span pages, so that a torn row would show.
 const STATE_BYTES: usize = 20_000;
+/// Keys of subscriptions that a writer goes around, each written, then removed.
+const KEYS: u64 = 3;
 /// Writers killed per store.
 const KILLS: u64 = 12;
 
@@ -35,14 +39,52 @@ fn writer_process() {
         panic!("the state loads")
     };
     let mut etag = etag.0;
+    let mut change = newest_change(&mut *store);
     loop {
         store.execute(&write("g", fence(1, 1), etag, Some(numbered(etag + 1)))).unwrap();
         etag += 1;
         store.execute(&write_row(view, numbered_row(view + 1))).unwrap();
         view += 1;
-        let line = format!("acknowledged {etag} {view}\n");
+        change_subscription(&mut *store, change + 1);
+        change += 1;
+        let line = format!("acknowledged {etag} {view} {change}\n");
         std::io::stdout().write_all(line.as_bytes()).unwrap();
     }
+}
+
+/// Writes or replaces the subscription of change `change`, and every fifth time removes it instead.
+fn change_subscription(store: &mut dyn Store, change: u64) {
+    let row = numbered_subscription(change);
+    let (held, _) = subscriptions(store, "s");
+    let held = held.iter().find(|held| held.key == row.key);
+    let request = match held {
+        Some(held) if change.is_multiple_of(5) => StoreRequest::RemoveSubscription {
+            stream: held.stream.clone(),
+            key: held.key.clone(),
+            owner: held.owner,
+            version: held.version,
+        },
+        Some(_) | None => {
+            StoreRequest::WriteSubscription { row, expected: held.map(|held| held.version) }
+        }
+    };
+    registered(&store.execute(&request));
+}
+
+/// Telling in every field of which change it is.
+fn numbered_subscription(change: u64) -> Subscription {
+    Subscription {
+        consumer: Address::of("portal", &format!("{change}:").repeat(20)).unwrap(),
+        owner: Some(Generation(change)),
+        filter: format!("{change}:").repeat(200),
+        operation: change.into(),
+        ..subscription("s", &(change % KEYS).to_string())
+    }
+}
+
+/// The change that a store has seen last: each is one write, so one version.
+fn newest_change(store: &mut dyn Store) -> u64 {
+    subscriptions(store, "s").1.0
 }
 
 fn numbered(number: u64) -> StateRecord {
@@ -56,22 +98,22 @@ fn numbered_row(view: u64) -> SiloRow {
 }
 
 /// Starts a writer, kills it after `acknowledged` writes and returns the last one it told of.
-fn write_and_kill(url: &str, acknowledged: u64) -> (u64, u64) {
+fn write_and_kill(url: &str, acknowledged: u64) -> [u64; 3] {
     let mut writer = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "crash::writer_process", "--nocapture"])
         .env(STORE, url)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut last = (0, 0);
+    let mut last = [0; 3];
     let mut left = acknowledged;
     for line in BufReader::new(writer.stdout.take().unwrap()).lines() {
         let line = line.unwrap();
         let Some((_, numbers)) = line.split_once("acknowledged ") else {
             continue;
         };
-        let (etag, view) = numbers.split_once(' ').unwrap();
-        last = (etag.parse().unwrap(), view.parse().unwrap());
+        let numbers: Vec<u64> = numbers.split(' ').map(|it| it.parse().unwrap()).collect();
+        last = numbers.try_into().unwrap();
         left = left.saturating_sub(1);
         if left == 0 {
             // Between two acknowledgements, wherever the writer is; what it told meanwhile counts.
@@ -82,17 +124,26 @@ fn write_and_kill(url: &str, acknowledged: u64) -> (u64, u64) {
     last
 }
 
-fn assert_whole(store: &mut dyn Store, acknowledged: (u64, u64)) {
+fn assert_whole(store: &mut dyn Store, acknowledged: [u64; 3]) {
     let table = table(store);
     let version = table.version.0;
-    assert!(version >= acknowledged.1 && version <= acknowledged.1 + 1, "{acknowledged:?}");
+    let [last_etag, last_view, last_change] = acknowledged;
+    assert!(version >= last_view && version <= last_view + 1, "{acknowledged:?}");
     let expected = SiloRow { changed_in: table.version, ..numbered_row(version) };
     assert_eq!(table.rows[0].row, expected, "row and version are of one write");
     let Ok(StoreAnswer::State { record, etag }) = store.execute(&load("g", fence(1, 1))) else {
         panic!("the state loads")
     };
-    assert!(etag.0 >= acknowledged.0 && etag.0 <= acknowledged.0 + 1, "{acknowledged:?}");
+    assert!(etag.0 >= last_etag && etag.0 <= last_etag + 1, "{acknowledged:?}");
     assert_eq!(record, Some(numbered(etag.0)), "state and etag are of one write");
+    let (rows, newest) = subscriptions(store, "s");
+    assert!(newest.0 >= last_change && newest.0 <= last_change + 1, "{acknowledged:?}");
+    for row in rows {
+        let change = u64::try_from(row.operation).unwrap();
+        let version = SetVersion(change);
+        let whole = Subscription { version, ..numbered_subscription(change) };
+        assert_eq!(row, whole, "row and version are of one write");
+    }
 }
 
 fn survive_kills(url: &str, seed: u64, check: impl Fn()) {

@@ -9,13 +9,16 @@ use std::time::Duration;
 use postgres::{Client, NoTls};
 use siloring_core::event::Event;
 use siloring_core::limits::{STORE_HANG_AFTER, STORE_LOCK_TIME_MAX, STORE_REQUEST_TIME_MAX};
+use siloring_core::ports::registry::{DeadLetter, Subscription};
 use siloring_core::ports::store::{Store, StoreAnswer, StoreError, StoreRequest, StoreResult};
+use siloring_core::schema::Schema;
 use siloring_core::{Generation, SiloStatus, ViewNumber};
 use siloring_storage::{MemoryStore, OpenError, StoreClient, StoreThreads, check, migrate, open};
 
 use crate::fixture::{
-    cluster, fence, is_refused, is_unavailable, load, new_server, postgres, record, row, server,
-    sqlite, state, table, write, write_row, written,
+    cluster, fence, insert, is_refused, is_unavailable, load, new_server, postgres, record,
+    registered, remove, replace, row, server, sqlite, state, subscription, subscriptions, table,
+    write, write_row, written,
 };
 
 fn admin(url: &str) -> Client {
@@ -81,6 +84,21 @@ fn a_server_whose_commits_are_not_durable_is_refused_unless_accepted() {
     check(&format!("{url}&danger_async_commit=1")).unwrap();
 }
 
+fn letter() -> DeadLetter {
+    DeadLetter {
+        stream: subscription("s", "k").stream,
+        key: "k".into(),
+        consumer: subscription("s", "k").consumer,
+        origin: 1,
+        number: 1,
+        attempts: 1,
+        reason: "it did not answer".into(),
+        schema: Schema { type_id: 1, version: 1, fingerprint: 1 },
+        body: bytes::Bytes::from_static(b"x"),
+        view: ViewNumber(1),
+    }
+}
+
 #[test]
 fn a_silo_needs_no_right_to_make_tables() {
     let Some(url) = postgres() else { return };
@@ -90,7 +108,8 @@ fn a_silo_needs_no_right_to_make_tables() {
              REVOKE CREATE ON SCHEMA public FROM PUBLIC;
              GRANT SELECT ON siloring_phase TO silo_run;
              GRANT SELECT, INSERT, UPDATE, DELETE ON siloring_cluster, siloring_silo,
-                 siloring_setting, siloring_state TO silo_run",
+                 siloring_setting, siloring_registry, siloring_subscription,
+                 siloring_dead_letter, siloring_state TO silo_run",
         )
         .unwrap();
     let run = url.replace("user=postgres", "user=silo_run");
@@ -104,6 +123,14 @@ fn a_silo_needs_no_right_to_make_tables() {
     store.execute(&StoreRequest::RemoveDead { expected, next, generations }).unwrap();
     store.execute(&load("g", fence(1, 1))).unwrap();
     assert_eq!(store.execute(&write("g", fence(1, 1), 0, Some(record("x")))), written(1));
+    let row = subscription("s", "k");
+    let version = registered(&store.execute(&insert(&row)));
+    registered(&store.execute(&remove(&Subscription { version, ..row.clone() })));
+    registered(&store.execute(&insert(&row)));
+    let gone = row.owner.into_iter().collect();
+    let swept = store.execute(&StoreRequest::SweepSubscriptions { gone, view: row.view });
+    assert_eq!(swept, Ok(StoreAnswer::Swept { count: 1 }));
+    assert_eq!(store.execute(&StoreRequest::WriteDeadLetter(letter())), Ok(StoreAnswer::Done));
     admin(&url).batch_execute("REVOKE UPDATE ON siloring_state FROM silo_run").unwrap();
     assert!(is_refused(&store.execute(&write("g", fence(1, 1), 1, None))), "a missing right");
 }
@@ -143,6 +170,76 @@ fn a_cut_connection_is_an_unknown_outcome_and_the_next_request_connects_anew() {
     };
     let again = store.execute(&write("g", fence(1, 1), etag.0, Some(record("x"))));
     assert_eq!(again, written(etag.0 + 1));
+}
+
+/// Ends the session of cluster `name` once it waits for `what`.
+fn cut_while_it_waits(watcher: &mut Client, name: &str, what: &str) {
+    let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE datname = current_database() AND application_name = $1 AND wait_event = $2";
+    let name = format!("siloring {name}");
+    let is_cut = (0..100_000).any(|_| !watcher.query(cut, &[&name, &what]).unwrap().is_empty());
+    assert!(is_cut, "it comes to {what}");
+}
+
+#[test]
+fn a_subscriber_whose_answer_was_lost_learns_by_its_operation_whether_it_is_in() {
+    let Some(server) = new_server("answers lost after the commit") else {
+        return;
+    };
+    let url = server.database(|url| migrate(url).map(drop).map_err(|error| error.to_string()));
+    let url = url.unwrap();
+    let mut store = open(&url, &cluster("cut")).unwrap();
+    let first = Subscription { operation: 100, ..subscription("s", "k") };
+    let mut held = registered(&store.execute(&insert(&first)));
+    let mut watcher = admin(&url);
+    watcher.batch_execute("SET synchronous_commit = local").unwrap();
+
+    // Cut before the commit: another session has the lock.
+    let mut holder = admin(&url);
+    let mut lock = holder.transaction().unwrap();
+    lock.batch_execute("SELECT FROM siloring_registry FOR UPDATE").unwrap();
+    let second = Subscription { operation: 200, ..first };
+    let mut lost = |store: &mut dyn Store, what, expected| {
+        std::thread::scope(|scope| {
+            let answer = scope.spawn(|| store.execute(&replace(&second, expected)));
+            cut_while_it_waits(&mut watcher, "cut", what);
+            answer.join().unwrap()
+        })
+    };
+    let result = lost(&mut *store, "transactionid", held);
+    assert!(is_unavailable(&result), "{result:?}");
+    drop(lock);
+    let (rows, _) = subscriptions(&mut *store, "s");
+    assert_eq!((rows[0].operation, rows[0].version), (100, held), "it is not in");
+
+    // Cut after the commit: the server waits for a standby that does not exist, then tells nobody.
+    set_standby(&url, "nobody");
+    let result = lost(&mut *store, "SyncRep", held);
+    assert!(is_unavailable(&result), "{result:?}");
+    set_standby(&url, "");
+    let (rows, newest) = subscriptions(&mut *store, "s");
+    assert_eq!((rows.len(), rows[0].operation), (1, 200), "it is in");
+    assert!(rows[0].version > held && newest >= rows[0].version);
+    let again = store.execute(&replace(&second, held));
+    assert_eq!(again, Err(StoreError::Conflict), "blindly repeated it is refused");
+    held = registered(&store.execute(&replace(&second, rows[0].version)));
+    assert!(held > rows[0].version);
+    server.stop().unwrap();
+}
+
+fn set_standby(url: &str, name: &str) {
+    let mut client = admin(url);
+    client.batch_execute("SET synchronous_commit = local").unwrap();
+    client
+        .batch_execute(&format!("ALTER SYSTEM SET synchronous_standby_names = '{name}'"))
+        .unwrap();
+    client.batch_execute("SELECT pg_reload_conf()").unwrap();
+    let is_set = (0..100_000).any(|_| {
+        let mut fresh = admin(url);
+        let row = fresh.query_one("SELECT current_setting('synchronous_standby_names')", &[]);
+        row.unwrap().get::<_, String>(0) == name
+    });
+    assert!(is_set, "the server reads its settings again");
 }
 
 #[test]
@@ -220,6 +317,93 @@ fn of_first_writers_of_settings_that_have_read_nothing_one_wins_whole() {
     let Ok(StoreAnswer::Settings(held)) = &results[0] else { panic!("{results:?}") };
     assert_eq!(held.len(), 1, "{results:?}");
     assert!(results.iter().all(|result| *result == results[0]), "{results:?}");
+}
+
+#[test]
+fn of_subscribers_that_have_seen_the_same_version_one_wins_also_when_all_wait_for_one_lock() {
+    let Some(url) = postgres() else { return };
+    let mut first = open(&url, &cluster("a")).unwrap();
+    let row = subscription("s", "k");
+    let held = registered(&first.execute(&insert(&row)));
+    let mut contenders = Vec::new();
+    for operation in 2..6 {
+        let by = Subscription { operation, ..row.clone() };
+        contenders.push((open(&url, &cluster("a")).unwrap(), replace(&by, held)));
+    }
+    let leave = remove(&Subscription { version: held, ..row });
+    contenders.push((open(&url, &cluster("a")).unwrap(), leave));
+    let results = race(&url, "SELECT FROM siloring_registry FOR UPDATE", contenders);
+    let won = results.iter().filter(|result| result.is_ok()).count();
+    let lost = results.iter().filter(|result| **result == Err(StoreError::Conflict)).count();
+    assert_eq!((won, lost), (1, 4), "{results:?}");
+}
+
+#[test]
+fn silos_that_change_the_same_subscriptions_in_opposite_orders_do_not_block_each_other() {
+    let Some(url) = postgres() else { return };
+    let rows: Vec<_> = (0..200).map(|key| subscription("s", &format!("{key:03}"))).collect();
+    let work = |is_backwards: bool| {
+        let mut store = open(&url, &cluster("a")).unwrap();
+        let mut answered = 0;
+        for _ in 0..20 {
+            let (held, _) = subscriptions(&mut *store, "s");
+            let mut group: Vec<_> = if held.is_empty() {
+                rows.iter().map(insert).collect()
+            } else {
+                held.iter().map(|row| replace(row, row.version)).collect()
+            };
+            if is_backwards {
+                group.reverse();
+            }
+            for result in store.execute_group(&group) {
+                assert!(result.is_ok() || result == Err(StoreError::Conflict), "{result:?}");
+                answered += 1;
+            }
+        }
+        answered
+    };
+    let answered: usize = std::thread::scope(|scope| {
+        let silos: Vec<_> = (0..4).map(|silo| scope.spawn(move || work(silo % 2 == 0))).collect();
+        silos.into_iter().map(|silo| silo.join().unwrap()).sum()
+    });
+    assert_eq!(answered, 4 * 20 * 200);
+}
+
+#[test]
+fn a_thousand_subscriptions_that_wait_at_once_are_a_few_commits() {
+    const COUNT: usize = 1_000;
+    let Some(url) = postgres() else { return };
+    let threads = StoreThreads::start(&url, &cluster("a"), |_| {}).unwrap();
+    let client = threads.client();
+    let submit = |requests: Vec<StoreRequest>| {
+        let (sender, receiver) = channel();
+        for request in requests {
+            let sender = sender.clone();
+            client.submit(request, move |result| sender.send(registered(&result)).unwrap());
+        }
+        drop(sender);
+        receiver.iter().count()
+    };
+    let row = |index: usize| subscription(&(index % 50).to_string(), &index.to_string());
+    assert_eq!(submit((0..COUNT).map(|index| insert(&row(index))).collect()), COUNT);
+    let mut counter = admin(&url);
+    // Each transaction leaves its number in the rows that it wrote.
+    let mut commits = || {
+        let sql = "SELECT count(DISTINCT xmin::text) FROM siloring_subscription";
+        counter.query_one(sql, &[]).unwrap().get::<_, i64>(0)
+    };
+    let inserted = commits();
+    let mut store = open(&url, &cluster("a")).unwrap();
+    let held = (0..50).flat_map(|of| subscriptions(&mut *store, &of.to_string()).0);
+    assert_eq!(submit(held.map(|row| replace(&row, row.version)).collect()), COUNT);
+    let replaced = commits();
+    show_commits(COUNT, inserted, replaced);
+    assert!(inserted <= 50 && replaced <= 50, "{inserted} and {replaced} commits");
+}
+
+#[expect(clippy::print_stdout, reason = "what was measured is shown")]
+fn show_commits(count: usize, inserted: i64, replaced: i64) {
+    println!("{count} subscriptions: {inserted} commits; {count} replacements: {replaced} commits");
 }
 
 #[test]

@@ -4,12 +4,14 @@ use std::io::Write as _;
 use std::sync::OnceLock;
 
 use siloring_core::ids::Incarnation;
+use siloring_core::ports::registry::{SetVersion, Subscription};
 use siloring_core::ports::store::{
     Etag, StateKey, StateRecord, Store, StoreAnswer, StoreError, StoreRequest, StoreResult, Table,
 };
 use siloring_core::schema::Schema;
 use siloring_core::{
-    ActivationNumber, Address, ClusterId, Generation, SiloName, SiloRow, SiloStatus, ViewNumber,
+    ActivationNumber, Address, ClusterId, Generation, MethodId, SiloName, SiloRow, SiloStatus,
+    ViewNumber,
 };
 use siloring_storage::{MemoryStore, migrate, open};
 
@@ -153,6 +155,58 @@ pub(crate) fn written(etag: u64) -> StoreResult {
 #[expect(clippy::unnecessary_wraps, reason = "compared with results")]
 pub(crate) fn state(record: Option<StateRecord>, etag: u64) -> StoreResult {
     Ok(StoreAnswer::State { record, etag: Etag(etag) })
+}
+
+pub(crate) fn stream(key: &str) -> Address {
+    Address::of("stream", &format!("orders/{key}")).unwrap()
+}
+
+/// A hub's subscription, of silo 5 in view 9.
+pub(crate) fn subscription(of: &str, key: &str) -> Subscription {
+    Subscription {
+        stream: stream(of),
+        key: key.into(),
+        consumer: Address::of("portal", &format!("of {key}")).unwrap(),
+        handler: MethodId(0),
+        owner: Some(Generation(5)),
+        view: ViewNumber(9),
+        filter: String::new(),
+        operation: 1,
+        version: SetVersion(0),
+    }
+}
+
+pub(crate) fn insert(row: &Subscription) -> StoreRequest {
+    StoreRequest::WriteSubscription { row: row.clone(), expected: None }
+}
+
+pub(crate) fn replace(row: &Subscription, expected: SetVersion) -> StoreRequest {
+    StoreRequest::WriteSubscription { row: row.clone(), expected: Some(expected) }
+}
+
+/// Removes a subscription as it was read.
+pub(crate) fn remove(row: &Subscription) -> StoreRequest {
+    let (stream, key) = (row.stream.clone(), row.key.clone());
+    StoreRequest::RemoveSubscription { stream, key, owner: row.owner, version: row.version }
+}
+
+pub(crate) fn registered(result: &StoreResult) -> SetVersion {
+    match result {
+        Ok(StoreAnswer::Registered(version)) => *version,
+        other => panic!("not registered: {other:?}"),
+    }
+}
+
+/// The subscriptions of a stream, and the newest version.
+pub(crate) fn subscriptions(store: &mut dyn Store, of: &str) -> (Vec<Subscription>, SetVersion) {
+    rows(store.execute(&StoreRequest::LoadSubscriptions { stream: stream(of) }))
+}
+
+pub(crate) fn rows(result: StoreResult) -> (Vec<Subscription>, SetVersion) {
+    match result {
+        Ok(StoreAnswer::Subscriptions { rows, version }) => (rows, version),
+        other => panic!("not subscriptions: {other:?}"),
+    }
 }
 
 pub(crate) fn table(store: &mut dyn Store) -> Table {

@@ -7,7 +7,9 @@ use siloring_storage::{
     MigrateError, OpenError, Phase, PhaseOutcome, StoreThreads, check, migrate, open,
 };
 
-use crate::fixture::{cluster, fence, load, row, server, state, write_row};
+use crate::fixture::{
+    cluster, fence, insert, load, registered, row, server, state, subscription, write_row,
+};
 use siloring_core::SiloStatus;
 use siloring_core::ports::store::StoreAnswer;
 
@@ -59,7 +61,8 @@ impl Bare {
         let joined = store.execute(&write_row(0, row("a", 1, SiloStatus::Joining)));
         assert_eq!(joined, Ok(StoreAnswer::Done));
         assert_eq!(store.execute(&load("g", fence(1, 1))), state(None, 0));
-        assert_eq!(self.migrate(), [PhaseOutcome::AlreadyComplete; 2], "and changes nothing again");
+        registered(&store.execute(&insert(&subscription("s", "k"))));
+        assert_eq!(self.migrate(), [PhaseOutcome::AlreadyComplete; 3], "and changes nothing again");
     }
 }
 
@@ -68,22 +71,70 @@ fn an_empty_store_is_refused_then_migrated_whole() {
     for bare in Bare::all() {
         let lacks = bare.lacks();
         assert!(lacks.contains("membership") || lacks.contains("file"), "{lacks}");
-        assert_eq!(bare.migrate(), [PhaseOutcome::Applied; 2]);
+        assert_eq!(bare.migrate(), [PhaseOutcome::Applied; 3]);
+        bare.assert_complete();
+    }
+}
+
+/// Takes a phase away: its tables and its marker.
+fn take_away(bare: &Bare, phase: &str, tables: &[&str]) {
+    for table in tables {
+        bare.run(&format!("DROP TABLE {table}"));
+    }
+    bare.run(&format!("DELETE FROM siloring_phase WHERE phase = '{phase}'"));
+}
+
+const STATE: &[&str] = &["siloring_state"];
+const SUBSCRIPTIONS: &[&str] =
+    &["siloring_registry", "siloring_subscription", "siloring_dead_letter"];
+
+#[test]
+fn a_store_with_the_first_phase_only_gets_the_others() {
+    for bare in Bare::all() {
+        bare.migrate();
+        take_away(&bare, "grain_state", STATE);
+        take_away(&bare, "subscriptions", SUBSCRIPTIONS);
+        assert_eq!(bare.lacks(), "phase subscriptions, phase grain_state");
+        let [done, applied] = [PhaseOutcome::AlreadyComplete, PhaseOutcome::Applied];
+        assert_eq!(bare.migrate(), [done, applied, applied]);
         bare.assert_complete();
     }
 }
 
 #[test]
-fn a_store_with_the_first_phase_only_gets_the_second() {
+fn a_store_from_before_streams_is_refused_at_start_then_gets_their_phase() {
     for bare in Bare::all() {
         bare.migrate();
-        bare.run(
-            "DROP TABLE siloring_state; DELETE FROM siloring_phase WHERE phase = 'grain_state'",
-        );
-        assert_eq!(bare.lacks(), "phase grain_state");
-        assert_eq!(bare.migrate(), [PhaseOutcome::AlreadyComplete, PhaseOutcome::Applied]);
+        take_away(&bare, "subscriptions", SUBSCRIPTIONS);
+        assert_eq!(bare.lacks(), "phase subscriptions");
+        let start = || StoreThreads::start(&bare.url, &cluster("a"), |_| {}).map(drop);
+        let text = start().unwrap_err().to_string();
+        assert!(text.contains("lacks phase subscriptions: run `siloring migrate"), "{text}");
+        let done = PhaseOutcome::AlreadyComplete;
+        assert_eq!(bare.migrate(), [done, PhaseOutcome::Applied, done]);
+        start().unwrap();
         bare.assert_complete();
     }
+}
+
+#[test]
+fn half_of_the_subscriptions_phase_is_completed_with_and_without_its_marker() {
+    for bare in Bare::all() {
+        bare.migrate();
+        let done = PhaseOutcome::AlreadyComplete;
+        bare.run("DROP TABLE siloring_dead_letter");
+        assert_eq!(bare.lacks(), "table siloring_dead_letter of phase subscriptions");
+        assert_eq!(bare.migrate(), [done, PhaseOutcome::Completed, done]);
+        take_away(&bare, "subscriptions", &["siloring_subscription"]);
+        assert_eq!(bare.lacks(), "phase subscriptions");
+        assert_eq!(bare.migrate(), [done, PhaseOutcome::Completed, done]);
+        bare.assert_complete();
+    }
+}
+
+fn completed_first() -> [PhaseOutcome; 3] {
+    let done = PhaseOutcome::AlreadyComplete;
+    [PhaseOutcome::Completed, done, done]
 }
 
 #[test]
@@ -92,10 +143,10 @@ fn half_of_a_phase_is_completed_with_and_without_its_marker() {
         bare.migrate();
         bare.run("DROP TABLE siloring_setting");
         assert_eq!(bare.lacks(), "table siloring_setting of phase membership");
-        assert_eq!(bare.migrate(), [PhaseOutcome::Completed, PhaseOutcome::AlreadyComplete]);
+        assert_eq!(bare.migrate(), completed_first());
         bare.run("DROP TABLE siloring_silo; DELETE FROM siloring_phase WHERE phase = 'membership'");
         assert_eq!(bare.lacks(), "phase membership");
-        assert_eq!(bare.migrate(), [PhaseOutcome::Completed, PhaseOutcome::AlreadyComplete]);
+        assert_eq!(bare.migrate(), completed_first());
         bare.assert_complete();
     }
 }
@@ -119,7 +170,7 @@ fn runners_at_once_end_complete_and_one_of_them_applies() {
             let runners: Vec<_> = (0..6).map(|_| scope.spawn(|| bare.migrate())).collect();
             runners.into_iter().map(|runner| runner.join().unwrap()).collect()
         });
-        for phase in 0..2 {
+        for phase in 0..3 {
             let applied = outcomes.iter().filter(|all| all[phase] == PhaseOutcome::Applied);
             assert_eq!(applied.count(), 1, "{outcomes:?}");
         }
@@ -154,9 +205,10 @@ fn a_table_of_that_name_with_other_columns_is_named_and_nothing_is_changed() {
             }
             other => panic!("{other:?}"),
         }
-        assert_eq!(bare.lacks(), "phase grain_state", "the first phase is done and stays");
+        assert_eq!(bare.lacks(), "phase grain_state", "the phases before are done and stay");
         bare.run("DROP TABLE siloring_state");
-        assert_eq!(bare.migrate(), [PhaseOutcome::AlreadyComplete, PhaseOutcome::Applied]);
+        let done = PhaseOutcome::AlreadyComplete;
+        assert_eq!(bare.migrate(), [done, done, PhaseOutcome::Applied]);
         bare.assert_complete();
     }
 }

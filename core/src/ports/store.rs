@@ -1,4 +1,5 @@
-//! The store port: membership, cluster settings and grain state, under compare-and-set.
+//! The store port: membership, cluster settings, subscriptions and grain state, under
+//! compare-and-set.
 //!
 //! A store does compare-and-set; it never retries and decides nothing. Requests and answers are
 //! values, so that a machine asks by returning one and the simulator can lose or delay any.
@@ -7,6 +8,7 @@ use bytes::Bytes;
 
 use crate::address::Address;
 use crate::ids::{ActivationNumber, ClusterId, Generation, ViewNumber};
+use crate::ports::registry::{DeadLetter, SetVersion, Subscription};
 use crate::schema::Schema;
 use crate::view::{SiloRow, View};
 
@@ -134,6 +136,57 @@ pub enum StoreRequest {
         /// The state.
         record: Option<StateRecord>,
     },
+    /// Reads the subscriptions of a stream, by key.
+    LoadSubscriptions {
+        /// The stream.
+        stream: Address,
+    },
+    /// Reads subscriptions of the whole cluster, by stream and key.
+    ListSubscriptions {
+        /// Behind which stream and key; `None` from the first on.
+        after: Option<(Address, String)>,
+        /// How many at most: 1 to [`REGISTRY_PAGE_MAX`](crate::limits::REGISTRY_PAGE_MAX).
+        limit: u32,
+    },
+    /// Writes a subscription and mints its version. With `expected` it replaces the one of its
+    /// stream and key at exactly that version; without, it is a new one. Else
+    /// [`StoreError::Conflict`].
+    WriteSubscription {
+        /// The subscription.
+        row: Subscription,
+        /// The version that the writer has read; `None`: there is none.
+        expected: Option<SetVersion>,
+    },
+    /// Removes a subscription if owner and version are as named, else [`StoreError::Conflict`].
+    RemoveSubscription {
+        /// The stream.
+        stream: Address,
+        /// The subscription's key.
+        key: String,
+        /// Whose it was when it was last seen.
+        owner: Option<Generation>,
+        /// Its version when it was last seen.
+        version: SetVersion,
+    },
+    /// Removes the subscriptions of owners that are gone, if registered no later than the view that
+    /// says so: a later one is left to a later view.
+    SweepSubscriptions {
+        /// The owners, at most [`SWEEP_OWNERS_MAX`](crate::limits::SWEEP_OWNERS_MAX).
+        gone: Vec<Generation>,
+        /// The view in which they are gone.
+        view: ViewNumber,
+    },
+    /// Keeps a dead letter. The second of one stream, key, origin and number changes nothing.
+    WriteDeadLetter(DeadLetter),
+    /// Reads the newest dead letters of a stream.
+    ReadDeadLetters {
+        /// The stream.
+        stream: Address,
+        /// How many at most: 1 to [`REGISTRY_PAGE_MAX`](crate::limits::REGISTRY_PAGE_MAX). Fewer if
+        /// their bodies together exceed
+        /// [`STORE_GROUP_BYTES_MAX`](crate::limits::STORE_GROUP_BYTES_MAX).
+        limit: u32,
+    },
 }
 
 /// What a store answers.
@@ -141,7 +194,7 @@ pub enum StoreRequest {
 pub enum StoreAnswer {
     /// The table, to `ReadTable`.
     Table(Table),
-    /// Done, to `WriteRow`, `RemoveDead` and `Heartbeat`.
+    /// Done, to `WriteRow`, `RemoveDead`, `Heartbeat` and `WriteDeadLetter`.
     Done,
     /// The settings that hold, to `Settings`.
     Settings(Vec<Setting>),
@@ -154,6 +207,22 @@ pub enum StoreAnswer {
     },
     /// The etag of the record as written, to `WriteState`.
     Written(Etag),
+    /// Subscriptions, to `LoadSubscriptions` and `ListSubscriptions`.
+    Subscriptions {
+        /// The rows, in order.
+        rows: Vec<Subscription>,
+        /// The newest version of the cluster: every write up to it is in the rows.
+        version: SetVersion,
+    },
+    /// The version of the write, to `WriteSubscription` and `RemoveSubscription`.
+    Registered(SetVersion),
+    /// How many were removed, to `SweepSubscriptions`.
+    Swept {
+        /// The number.
+        count: u64,
+    },
+    /// The dead letters, newest last, to `ReadDeadLetters`.
+    DeadLetters(Vec<DeadLetter>),
 }
 
 /// Why a store did not do it.

@@ -2,9 +2,9 @@
 //!
 //! A request is executed at one moment and answered at a later one. An outage keeps it from being
 //! executed; a lost answer hides that it was: both are told as `Unavailable`, as a real store's
-//! client would. Two invariants are checked on what the store accepts: a Dead row stays Dead (I5),
-//! and the fence of a record never goes back (I7); versions never go back unless the plan makes
-//! them (I4).
+//! client would. Invariants are checked on what the store accepts: a Dead row stays Dead (I5), the
+//! fence of a record never goes back (I7), and neither does the version of a subscription, removed
+//! or not; versions of the table never go back unless the plan makes them (I4).
 //!
 //! Deliberately absent: what a store does inside; that is its conformance suite's business.
 
@@ -13,10 +13,11 @@ use std::time::Duration;
 
 use siloring_core::hash::HashMap;
 use siloring_core::limits::STORE_REQUEST_TIME_MAX;
+use siloring_core::ports::registry::SetVersion;
 use siloring_core::ports::store::{
     StateKey, Store, StoreAnswer, StoreError, StoreRequest, StoreResult, Table,
 };
-use siloring_core::{ActivationNumber, Generation, Moment, SiloStatus, ViewNumber};
+use siloring_core::{ActivationNumber, Address, Generation, Moment, SiloStatus, ViewNumber};
 
 use super::trace::Code;
 use super::world::{Core, Happening, HostId, Input, Part, ProcessId, nanos};
@@ -76,6 +77,9 @@ pub(super) struct StoreModel {
     names: BTreeSet<Generation>,
     version: u64,
     fences: HashMap<StateKey, ActivationNumber>,
+    /// The newest version of the registry, and of each subscription that ever was.
+    registry: SetVersion,
+    subscriptions: BTreeMap<(Address, String), SetVersion>,
     unavailable_count: u64,
     lost_count: u64,
 }
@@ -94,13 +98,20 @@ enum Lane {
 
 const fn lane(request: &StoreRequest) -> Lane {
     match request {
-        StoreRequest::ReadTable => Lane::Read,
+        StoreRequest::ReadTable
+        | StoreRequest::LoadSubscriptions { .. }
+        | StoreRequest::ListSubscriptions { .. }
+        | StoreRequest::ReadDeadLetters { .. } => Lane::Read,
         StoreRequest::WriteRow { .. }
         | StoreRequest::RemoveDead { .. }
         | StoreRequest::Heartbeat { .. }
         | StoreRequest::Settings { .. }
         | StoreRequest::LoadState { .. }
-        | StoreRequest::WriteState { .. } => Lane::Write,
+        | StoreRequest::WriteState { .. }
+        | StoreRequest::WriteSubscription { .. }
+        | StoreRequest::RemoveSubscription { .. }
+        | StoreRequest::SweepSubscriptions { .. }
+        | StoreRequest::WriteDeadLetter(_) => Lane::Write,
     }
 }
 
@@ -118,6 +129,8 @@ impl StoreModel {
             names: BTreeSet::new(),
             version: 0,
             fences: HashMap::default(),
+            registry: SetVersion::default(),
+            subscriptions: BTreeMap::new(),
             unavailable_count: 0,
             lost_count: 0,
         }
@@ -141,6 +154,8 @@ impl StoreModel {
         self.statuses = rows.map(|row| (row.incarnation.generation, row.status)).collect();
         self.version = table.version.0;
         self.fences.clear();
+        self.registry = SetVersion::default();
+        self.subscriptions.clear();
         Some(table.version)
     }
 
@@ -165,10 +180,38 @@ impl StoreModel {
                     ("I7 accepted fence never goes back", detail)
                 })
             }
+            StoreRequest::WriteSubscription { row, .. } => self.examine_stream(&row.stream),
+            StoreRequest::RemoveSubscription { stream, .. } => self.examine_stream(stream),
             StoreRequest::ReadTable
             | StoreRequest::Heartbeat { .. }
-            | StoreRequest::Settings { .. } => None,
+            | StoreRequest::Settings { .. }
+            | StoreRequest::LoadSubscriptions { .. }
+            | StoreRequest::ListSubscriptions { .. }
+            | StoreRequest::SweepSubscriptions { .. }
+            | StoreRequest::WriteDeadLetter(_)
+            | StoreRequest::ReadDeadLetters { .. } => None,
         }
+    }
+
+    /// After a change of one of its subscriptions.
+    fn examine_stream(&mut self, stream: &Address) -> Option<(&'static str, String)> {
+        let load = StoreRequest::LoadSubscriptions { stream: stream.clone() };
+        let Ok(StoreAnswer::Subscriptions { rows, version }) = self.store.execute(&load) else {
+            return None;
+        };
+        let before = std::mem::replace(&mut self.registry, version);
+        if version <= before {
+            let detail = format!("{stream}: {version:?} after {before:?}");
+            return Some(("each change of a subscription makes a higher version", detail));
+        }
+        for row in rows {
+            let before = self.subscriptions.insert((row.stream, row.key.clone()), row.version);
+            if before.is_some_and(|before| before > row.version) || row.version > version {
+                let detail = format!("{stream} {}: {:?} after {before:?}", row.key, row.version);
+                return Some(("the version of a subscription never goes back", detail));
+            }
+        }
+        None
     }
 
     fn examine_table(&mut self) -> Option<(&'static str, String)> {
@@ -294,5 +337,69 @@ impl Core {
         self.trace.enter(self.now, Code::StoreAnswered, id, ok);
         let input = Input::Store { ticket: pending.ticket, result };
         self.give(pending.process, pending.part, input);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use siloring_core::ids::MethodId;
+    use siloring_core::ports::registry::Subscription;
+    use siloring_core::{ClusterId, Generation};
+    use siloring_storage::MemoryStore;
+
+    use super::*;
+
+    fn write(key: &str, expected: Option<SetVersion>) -> StoreRequest {
+        let row = Subscription {
+            stream: Address::parse("stream/orders/7").unwrap(),
+            key: key.into(),
+            consumer: Address::parse("portal/p").unwrap(),
+            handler: MethodId(0),
+            owner: Some(Generation(1)),
+            view: ViewNumber(1),
+            filter: String::new(),
+            operation: 1,
+            version: SetVersion(0),
+        };
+        StoreRequest::WriteSubscription { row, expected }
+    }
+
+    #[test]
+    fn a_registry_that_mints_a_version_again_is_noticed() {
+        let store = MemoryStore::new(ClusterId::new("a").unwrap());
+        let mut model = StoreModel::new(StoreSettings::default(), Box::new(store.clone()));
+        let mut change = |request: StoreRequest| {
+            let answer = model.store.execute(&request);
+            assert!(matches!(answer, Ok(StoreAnswer::Registered(_))), "{answer:?}");
+            model.examine(&request)
+        };
+        assert_eq!(change(write("a", None)), None);
+        let lost = store.snapshot();
+        assert_eq!(change(write("a", Some(SetVersion(1)))), None);
+        assert_eq!(change(write("b", None)), None);
+        store.restore(&lost);
+        let (invariant, detail) = change(write("c", None)).expect("version 2 was given before");
+        assert!(invariant.contains("higher version"), "{invariant}: {detail}");
+    }
+
+    #[test]
+    fn a_subscription_that_goes_back_is_noticed() {
+        let store = MemoryStore::new(ClusterId::new("a").unwrap());
+        let mut model = StoreModel::new(StoreSettings::default(), Box::new(store.clone()));
+        let mut handle = store.clone();
+        for request in [write("a", None), write("a", Some(SetVersion(1)))] {
+            handle.execute(&request).unwrap();
+            assert_eq!(model.examine(&request), None);
+        }
+        // The row is an older one, the registry itself is ahead.
+        let older = MemoryStore::new(ClusterId::new("a").unwrap());
+        let mut handle = older.clone();
+        handle.execute(&write("a", None)).unwrap();
+        for key in ["b", "c"] {
+            handle.execute(&write(key, None)).unwrap();
+        }
+        store.restore(&older.snapshot());
+        let found = model.examine(&write("a", None));
+        assert!(found.is_some_and(|(it, _)| it.contains("never goes back")));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use siloring_core::ports::store::{
     Setting, StoreAnswer, StoreError, StoreRequest, StoreResult, Table, TableRow,
 };
-use siloring_core::{Generation, Moment, SiloStatus};
+use siloring_core::{Generation, Moment, SiloRow, SiloStatus, ViewNumber};
 
 /// The table, and what it must never show.
 #[derive(Clone, Default)]
@@ -28,39 +28,7 @@ impl SharedStore {
                 Ok(StoreAnswer::Table(self.table.clone()))
             }
             StoreRequest::WriteRow { expected, next, row } => {
-                check(*expected == self.table.version)?;
-                assert!(next > expected, "versions rise");
-                let generation = row.incarnation.generation;
-                let held = self
-                    .table
-                    .rows
-                    .iter_mut()
-                    .find(|held| held.row.incarnation.generation == generation);
-                if let Some(held) = held {
-                    assert_eq!(held.row.incarnation, row.incarnation, "a generation has one name");
-                    if held.row.status == SiloStatus::Dead && row.status != SiloStatus::Dead {
-                        return Err(StoreError::DeadStaysDead);
-                    }
-                    assert!(row.status >= held.row.status, "statuses move to the right");
-                    held.row = row.clone();
-                } else {
-                    let is_new = generation == Generation::of(*next);
-                    let is_lost = generation.view().lineage() < next.lineage();
-                    if !(is_new || is_lost || row.status == SiloStatus::Dead) {
-                        return Err(StoreError::DeadStaysDead);
-                    }
-                    if row.status == SiloStatus::Joining && next.lineage() == 0 {
-                        assert_eq!(generation, Generation::of(*next), "named by its write");
-                        assert!(self.made.insert(generation), "a generation is made once");
-                    }
-                    self.table.rows.push(TableRow { row: row.clone(), heartbeat: 0 });
-                }
-                if row.status == SiloStatus::Dead {
-                    self.dead_at.entry(generation).or_insert(now);
-                }
-                self.table.version = *next;
-                self.commits += 1;
-                Ok(StoreAnswer::Done)
+                self.write_row(now, *expected, *next, row)
             }
             StoreRequest::RemoveDead { expected, next, generations } => {
                 check(*expected == self.table.version)?;
@@ -86,10 +54,57 @@ impl SharedStore {
                 }
                 Ok(StoreAnswer::Settings(self.settings.clone()))
             }
-            StoreRequest::LoadState { .. } | StoreRequest::WriteState { .. } => {
-                panic!("the control machine keeps no grain state")
+            StoreRequest::LoadState { .. }
+            | StoreRequest::WriteState { .. }
+            | StoreRequest::LoadSubscriptions { .. }
+            | StoreRequest::ListSubscriptions { .. }
+            | StoreRequest::WriteSubscription { .. }
+            | StoreRequest::RemoveSubscription { .. }
+            | StoreRequest::SweepSubscriptions { .. }
+            | StoreRequest::WriteDeadLetter(_)
+            | StoreRequest::ReadDeadLetters { .. } => {
+                panic!("the control machine keeps neither grain state nor subscriptions")
             }
         }
+    }
+
+    fn write_row(
+        &mut self,
+        now: Moment,
+        expected: ViewNumber,
+        next: ViewNumber,
+        row: &SiloRow,
+    ) -> StoreResult {
+        check(expected == self.table.version)?;
+        assert!(next > expected, "versions rise");
+        let generation = row.incarnation.generation;
+        let held =
+            self.table.rows.iter_mut().find(|held| held.row.incarnation.generation == generation);
+        if let Some(held) = held {
+            assert_eq!(held.row.incarnation, row.incarnation, "a generation has one name");
+            if held.row.status == SiloStatus::Dead && row.status != SiloStatus::Dead {
+                return Err(StoreError::DeadStaysDead);
+            }
+            assert!(row.status >= held.row.status, "statuses move to the right");
+            held.row = row.clone();
+        } else {
+            let is_new = generation == Generation::of(next);
+            let is_lost = generation.view().lineage() < next.lineage();
+            if !(is_new || is_lost || row.status == SiloStatus::Dead) {
+                return Err(StoreError::DeadStaysDead);
+            }
+            if row.status == SiloStatus::Joining && next.lineage() == 0 {
+                assert_eq!(generation, Generation::of(next), "named by its write");
+                assert!(self.made.insert(generation), "a generation is made once");
+            }
+            self.table.rows.push(TableRow { row: row.clone(), heartbeat: 0 });
+        }
+        if row.status == SiloStatus::Dead {
+            self.dead_at.entry(generation).or_insert(now);
+        }
+        self.table.version = next;
+        self.commits += 1;
+        Ok(StoreAnswer::Done)
     }
 
     pub(super) fn status(&self, generation: Generation) -> Option<SiloStatus> {
