@@ -5,8 +5,11 @@
 //! Exit codes: 0 done, 1 not done, 2 the command line is wrong.
 
 mod migrate;
+mod prune;
+mod registry;
+mod subscriptions;
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -26,6 +29,8 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Migrate(migrate::Arguments),
+    Subscriptions(subscriptions::Arguments),
+    Prune(prune::Arguments),
 }
 
 /// How a command answers.
@@ -38,20 +43,25 @@ enum Format {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let format = if arguments.json { Format::Json } else { Format::People };
+    let mut out = io::BufWriter::new(io::stdout().lock());
     let answer = match &arguments.command {
-        Command::Migrate(arguments) => migrate::run(arguments, format),
+        Command::Migrate(arguments) => migrate::run(arguments, format, &mut out),
+        Command::Subscriptions(arguments) => subscriptions::run(arguments, format, &mut out),
+        Command::Prune(arguments) => prune::run(arguments, format, &mut out),
     };
-    match answer.and_then(|text| print(&text)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
+    match answer.and_then(|()| Ok(out.flush()?)) {
+        Err(error) if !is_closed_pipe(&error) => {
             complain(&error, format);
             ExitCode::FAILURE
         }
+        Ok(()) | Err(_) => ExitCode::SUCCESS,
     }
 }
 
-fn print(text: &str) -> anyhow::Result<()> {
-    Ok(writeln!(std::io::stdout(), "{text}")?)
+/// Whether whoever reads the answer has heard enough of it.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let cause = error.downcast_ref::<io::Error>();
+    cause.is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }
 
 fn complain(error: &anyhow::Error, format: Format) {
@@ -60,5 +70,5 @@ fn complain(error: &anyhow::Error, format: Format) {
         Format::Json => serde_json::json!({ "error": format!("{error:#}") }).to_string(),
     };
     // Nobody is left to be told that standard error is closed.
-    drop(writeln!(std::io::stderr(), "{text}"));
+    drop(writeln!(io::stderr(), "{text}"));
 }

@@ -1,11 +1,14 @@
 //! `siloring migrate URL`: brings a store to this version's schema.
 
+use std::io::Write;
+
 use anyhow::Context as _;
 use siloring_core::ClusterId;
-use siloring_core::ports::store::{StoreAnswer, StoreRequest, Table};
+use siloring_core::ports::store::Table;
 use siloring_storage::{Report, migrate, open};
 
 use crate::Format;
+use crate::registry::read_table;
 
 /// Creates the tables of a store, or what is missing of them
 ///
@@ -36,30 +39,31 @@ pub(crate) struct Arguments {
     cluster: Option<ClusterId>,
 }
 
-fn cluster_id(text: &str) -> Result<ClusterId, siloring_core::ids::NameError> {
+pub(crate) fn cluster_id(text: &str) -> Result<ClusterId, siloring_core::ids::NameError> {
     ClusterId::new(text)
 }
 
 /// Migrates, then answers with what was done.
-pub(crate) fn run(arguments: &Arguments, format: Format) -> anyhow::Result<String> {
+pub(crate) fn run(
+    arguments: &Arguments,
+    format: Format,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
     let report = migrate(&arguments.url)?;
     let seen = match &arguments.cluster {
         Some(cluster) => Some((cluster, read(&arguments.url, cluster)?)),
         None => None,
     };
-    Ok(match format {
+    let text = match format {
         Format::People => for_people(&report, seen.as_ref()),
         Format::Json => as_json(&report, seen.as_ref()),
-    })
+    };
+    Ok(writeln!(out, "{text}")?)
 }
 
 fn read(url: &str, cluster: &ClusterId) -> anyhow::Result<Table> {
     let mut store = open(url, cluster)?;
-    let answer = store.execute(&StoreRequest::ReadTable).context("the store was migrated, but")?;
-    let StoreAnswer::Table(table) = answer else {
-        anyhow::bail!("the store did not answer a read with a table");
-    };
-    Ok(table)
+    read_table(&mut *store).context("the store was migrated, but")
 }
 
 fn for_people(report: &Report, seen: Option<&(&ClusterId, Table)>) -> String {

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
+mod registry;
+
 use std::path::Path;
 use std::process::{Command, Output};
 
