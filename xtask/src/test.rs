@@ -127,6 +127,8 @@ const INTERLEAVINGS: Step = Step {
         "target/loom",
         "--package",
         "siloring-core",
+        "--package",
+        "siloring-pubsub",
         "--lib",
         "loom_tests",
     ],
