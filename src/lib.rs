@@ -24,6 +24,10 @@ pub use siloring_core::{
 };
 pub use siloring_storage::{MigrateError, migrate};
 
+pub use siloring_pubsub::{
+    HubRoute, Leg, Listed, Liveness, Overflow, Publish, Published, Queued, Stream, StreamPolicy,
+    Streams, SubscribeError, Subscribing, Subscription, Token,
+};
 pub use siloring_runtime::call::Call;
 pub use siloring_runtime::ctx::Ctx;
 pub use siloring_runtime::handle::Handle;

@@ -10,6 +10,7 @@
 mod error;
 mod plan;
 
+use core::any::Any;
 use core::fmt;
 use core::time::Duration;
 use std::net::SocketAddr;
@@ -21,11 +22,13 @@ use std::thread::JoinHandle;
 
 use siloring_core::event::Event;
 use siloring_core::outcome::DeliveryFailure;
+use siloring_core::schema::Message;
 use siloring_core::sync::mailbox::{SendError, Sender};
-use siloring_core::{Address, Endpoint, Generation, Incarnation, ShardIndex};
+use siloring_core::{Address, AddressError, Endpoint, Generation, Incarnation, ShardIndex};
+use siloring_pubsub::{Stream, StreamPolicy, Streams, StreamsBuilder};
 use siloring_runtime::control::Control;
 use siloring_runtime::filter::Filter;
-use siloring_runtime::grain::Grain;
+use siloring_runtime::grain::{EventMethod, Grain};
 use siloring_runtime::handle::{Handle, Post as Mailboxes, PostError};
 use siloring_runtime::host::HostFactory;
 use siloring_runtime::mail::{ControlMail, ShardMail};
@@ -54,6 +57,7 @@ pub struct SiloBuilder {
     files: Vec<PathBuf>,
     hosts: Vec<HostFactory>,
     hub_kinds: Vec<String>,
+    streams: StreamsBuilder,
     filter: Option<Arc<dyn Filter>>,
     on_failure: Option<OnFailure>,
 }
@@ -172,6 +176,43 @@ impl SiloBuilder {
         self
     }
 
+    /// Sets how the streams of a namespace treat slow and failing consumers. Equal on all silos of
+    /// a cluster.
+    pub fn stream_policy(mut self, namespace: impl Into<String>, policy: StreamPolicy) -> Self {
+        self.streams.policy(namespace, policy);
+        self
+    }
+
+    /// Makes each grain of `G` a consumer of the stream of the namespace that has its key, without
+    /// a subscription. Equal on all silos of a cluster.
+    pub fn implicit_subscription<G: Grain, M: Message>(
+        mut self,
+        namespace: impl Into<String>,
+        handler: EventMethod<G, M>,
+    ) -> Self {
+        self.streams.implicit(namespace, handler);
+        self
+    }
+
+    /// Lets deliveries to hubs of a kind take the stream leg: see [`Streams::route`]. Equal on all
+    /// silos of a cluster.
+    pub fn add_stream_routed_kind(mut self, kind: impl Into<String>) -> Self {
+        self.streams.stream_routed_kind(kind);
+        self
+    }
+
+    /// Adds a filter that subscriptions may name, as `name` or `name:argument`; an event goes to
+    /// such a consumer only if `wants` says so. Called on the shards. Equal on all silos of a
+    /// cluster: one that does not know a filter lets every event pass.
+    pub fn stream_filter<M: Message>(
+        mut self,
+        name: impl Into<String>,
+        wants: impl Fn(&crate::Archived<M>, &str) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.streams.filter::<M>(name, wants);
+        self
+    }
+
     /// Sees every delivery before its turn and may refuse it. Called on the shards.
     pub fn filter(mut self, filter: impl Filter + 'static) -> Self {
         self.filter = Some(Arc::new(filter));
@@ -194,6 +235,7 @@ impl SiloBuilder {
     /// Each names what is wrong and ends with the remedy. Nothing runs then.
     pub fn start(mut self) -> Result<Silo, StartError> {
         self.read_files()?;
+        self.hosts.extend(Streams::hosts());
         let plan = Plan::of(&self.settings, &self.hosts, &self.hub_kinds)?;
         check::machine(plan.shards)?;
         let claim = plan.claim_memory()?;
@@ -202,7 +244,8 @@ impl SiloBuilder {
         let bound = bound.expect("a TCP listener has an address");
         let shared = Arc::new(Shared::new(plan.shards, self.on_failure.take()));
         let store = plan.open_store(&shared)?;
-        let starting = Starting { plan, builder: self, shared, bound, store, claim };
+        let streams = core::mem::take(&mut self.streams).build(plan.shards);
+        let starting = Starting { plan, builder: self, streams, shared, bound, store, claim };
         starting.start(listener)
     }
 
@@ -248,6 +291,7 @@ impl Mailboxes for ShardMailboxes {
 struct Starting {
     plan: Plan,
     builder: SiloBuilder,
+    streams: Arc<Streams>,
     shared: Arc<Shared>,
     bound: SocketAddr,
     store: StoreThreads,
@@ -297,8 +341,12 @@ impl Starting {
             }
         };
         let advertised = self.plan.advertised(self.bound);
+        if let Err(failure) = Streams::start(&handle) {
+            tracing::warn!(target: "siloring", %failure, "a silo stopped while it started");
+        }
         Ok(Silo {
             handle,
+            streams: self.streams,
             incarnation,
             advertised,
             bound: self.bound,
@@ -335,6 +383,7 @@ impl Starting {
         config.idle_after = self.plan.idle_after;
         config.filter.clone_from(&self.builder.filter);
         config.running = self.shared.running_of(index);
+        config.shared.push(Arc::clone(&self.streams) as Arc<dyn Any + Send + Sync>);
         let unpark = Arc::new(WakeShard(own.clone()));
         let handle = handle.clone();
         let make = move || {
@@ -405,6 +454,7 @@ fn join_all(threads: Vec<JoinHandle<()>>) {
 /// see them, read the counters with [`Silo::metrics_text`].
 pub struct Silo {
     handle: Handle,
+    streams: Arc<Streams>,
     incarnation: Incarnation,
     advertised: String,
     bound: SocketAddr,
@@ -443,6 +493,23 @@ impl Silo {
     /// Calls grains and opens hubs, from any thread.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
+    }
+
+    /// The stream `key` of a namespace.
+    ///
+    /// # Errors
+    /// If they make no address.
+    pub fn stream<M: Message>(
+        &self,
+        namespace: &str,
+        key: &str,
+    ) -> Result<Stream<M>, AddressError> {
+        Stream::new(&self.handle, &self.streams, namespace, key)
+    }
+
+    /// What makes streams where only a handle is at hand: see [`Stream::new`].
+    pub const fn streams(&self) -> &Arc<Streams> {
+        &self.streams
     }
 
     /// Who this silo is.

@@ -164,6 +164,18 @@ events! {
     /// A request was refused by the silo's filter.
     Warn AccessDenied { /** To whom. */ target: Address, }
 
+    // ---- streams
+    /// A hub that consumed a stream is gone: its subscription was removed.
+    Info SubscriberEvicted { /** The stream. */ stream: Address, /** The subscription. */ key: String, /** The hub. */ consumer: Address, }
+    /// A consumer will not get an event any more: it is kept in the store.
+    Error DeadLetterKept { /** The stream. */ stream: Address, /** Who. */ consumer: Address, /** Attempts that may have run. */ attempts: u8, /** The last failure. */ failure: DeliveryFailure, }
+    /// A dead letter could not be written: only its publisher was told.
+    Error DeadLetterLost { /** The stream. */ stream: Address, /** Who was to get it. */ consumer: Address, }
+    /// A consumer was too slow for its stream: its next event says how many it lost.
+    Warn ConsumerMissedEvents { /** The stream. */ stream: Address, /** Who. */ consumer: Address, /** How many. */ missed: u64, }
+    /// Rows of silos that are gone were removed from the registry.
+    Info SubscriptionsSwept { /** How many. */ count: u64, }
+
     // ---- leaving
     /// The drain began.
     Info DrainStarted { }

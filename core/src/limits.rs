@@ -284,6 +284,57 @@ pub const CLAIM_JITTER_MAX: Duration = Duration::from_secs(1);
 /// A claim sent so often without an answer is reported, and again each time that number doubles.
 pub const CLAIM_TRIES_QUIET: u32 = 8;
 
+// ---- streams
+
+/// An event's body: what is left of a frame for the rest of its batch's header and consumers.
+pub const EVENT_BYTES_MAX: usize = BODY_BYTES_MAX / 4;
+/// Events of one stream that are not closed.
+pub const QUEUE_EVENTS_MAX: usize = 16 * 1024;
+/// Bytes of them.
+pub const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Events before one consumer: beyond it the stream's policy decides.
+pub const CONSUMER_BACKLOG_MAX: u64 = 8 * 1024;
+/// Events that one frame takes to a silo: enough to share its cost, few enough to be handled in
+/// milliseconds.
+pub const BATCH_EVENTS_MAX: usize = 256;
+/// Bytes of them; one event alone may exceed it.
+pub const BATCH_BYTES_MAX: usize = BODY_BYTES_MAX / 4;
+/// How often an event is handed to a consumer that may have run it, before it is a dead letter.
+pub const EVENT_ATTEMPTS_MAX: u8 = 5;
+/// Closed events that a stream keeps for who begins at an earlier one.
+pub const RETAINED_EVENTS: usize = 256;
+/// Bytes of them.
+pub const RETAINED_BYTES: usize = 256 * 1024;
+/// Publishers, each one silo's one shard, that a stream tells apart.
+pub const LANES_MAX: usize = 4 * 1024;
+/// Events of a publisher that wait for an earlier one of it, and outcomes kept for it.
+pub const LANE_HELD_MAX: usize = 16 * 1024;
+/// How long they wait: an earlier one that was sent is there by then.
+pub const LANE_HOLD_MAX: Duration = Duration::from_secs(2);
+/// First wait before an event is handed out again.
+pub const REDELIVERY_BACKOFF_MIN: Duration = Duration::from_millis(50);
+/// Longest such wait.
+pub const REDELIVERY_BACKOFF_MAX: Duration = Duration::from_secs(2);
+/// Failed consumers that a publisher is told by name; the others are counted.
+pub const PUBLISH_FAILURES_MAX: usize = 16;
+/// Bytes that the open publishes of one shard keep.
+pub const PUBLISH_WINDOW_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Open publishes of one shard to one stream.
+pub const PUBLISHES_OPEN_MAX: usize = 16 * 1024;
+/// How long consumers of a frame that are done wait for the others: longer than a turn that waits
+/// for nothing, shorter than anybody notices.
+pub const FRAME_PATIENCE: Duration = Duration::from_millis(10);
+/// Subscriptions of one stream.
+pub const SUBSCRIPTIONS_MAX: usize = 64 * 1024;
+/// Silos that a stream's owner tells of changes of its set.
+pub const STREAM_WATCHERS_MAX: usize = SILOS_MAX;
+/// Writes of a subscription, or of a dead letter, that are tried while others change it.
+pub const REGISTRY_TRIES_MAX: u32 = 5;
+/// Streams that one shard's part of the subscriber check holds.
+pub const CHECK_ENTRIES_MAX: usize = 128 * 1024;
+/// Between two tries of a sweep while the registry does not answer.
+pub const SWEEP_RETRY_AFTER: Duration = Duration::from_secs(5);
+
 // ---- store
 
 /// Requests queued for the store's threads.
@@ -316,8 +367,6 @@ pub const STORE_QUEUE_BYTES_MAX: usize = 16 * BODY_BYTES_MAX;
 pub const SETTINGS_MAX: usize = 64;
 /// Name and value of one setting; the longest is the table of hub kinds.
 pub const SETTING_BYTES_MAX: usize = 64 * 1024;
-/// Key of a subscription: what a subscriber names itself by, and part of an index entry.
-pub const SUBSCRIPTION_KEY_BYTES_MAX: usize = 255;
 /// Filter of a subscription: it is judged for each event, so a longer one belongs in the consumer.
 pub const SUBSCRIPTION_FILTER_BYTES_MAX: usize = 4 * 1024;
 /// Subscriptions or dead letters in one answer to a list: a few megabytes of rows at most.
@@ -459,5 +508,17 @@ const _: () = {
     assert!(
         DIAL_TIME_MAX.as_millis() < HANDSHAKE_TIME_MAX.as_millis(),
         "a dial fails before the whole handshake does"
+    );
+    assert!(
+        EVENT_BYTES_MAX + BATCH_BYTES_MAX <= BODY_BYTES_MAX / 2,
+        "a batch with its consumers fits a frame"
+    );
+    assert!(
+        PUBLISHES_OPEN_MAX <= LANE_HELD_MAX,
+        "whatever a publisher may ask again has room at the owner"
+    );
+    assert!(
+        CONSUMER_BACKLOG_MAX <= QUEUE_EVENTS_MAX as u64,
+        "a slow consumer is noticed before the queue is full"
     );
 };

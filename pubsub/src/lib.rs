@@ -1,7 +1,26 @@
 //! Publish/subscribe, written on the public API of the runtime.
-//!
-//! This release has directed deliveries only: grains and hubs. What belongs here is routing over
-//! streams, rendezvous, queues and pulling agents; nothing of it is promised yet, so nothing of it
-//! is here but the table that a publisher asks first: [`check`].
 
+mod agent;
 pub mod check;
+mod flights;
+mod id;
+mod members;
+mod message;
+mod owner;
+mod policy;
+mod publish;
+mod queue;
+mod route;
+mod shard;
+mod streams;
+mod subscribe;
+mod sweep;
+mod verdict;
+
+pub use check::Liveness;
+pub use id::{STREAM_KIND, stream_address};
+pub use policy::{Overflow, StreamPolicy};
+pub use publish::{Publish, Published, Queued, Stream, Token};
+pub use route::{HubRoute, Leg};
+pub use streams::{Streams, StreamsBuilder};
+pub use subscribe::{Listed, SubscribeError, Subscribing, Subscription};

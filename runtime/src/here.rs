@@ -2,7 +2,8 @@
 //!
 //! What a part of the program needs that is built of futures on shards, such as streams: the time,
 //! the view, the store, a place for what it keeps once a shard. Contract:
-//! - every function but [`Here::shared`] panics outside of a future that a shard of a silo polls;
+//! - every function but [`Here::shared`] and [`Here::is_of`] panics outside of a future that a
+//!   shard of a silo polls;
 //! - what is asked of the shard is staged and carried out after the poll, in order;
 //! - [`Here::whereabouts`] and [`Here::view`] tell what the shard knows at this moment: other
 //!   silos may know better.
@@ -65,6 +66,11 @@ impl Here {
     /// A handle on the silo.
     pub fn handle() -> Handle {
         local().handle.clone()
+    }
+
+    /// Whether the current future is polled by a shard of the handle's silo.
+    pub fn is_of(handle: &Handle) -> bool {
+        current(|local| local.handle.is_same(handle)).unwrap_or(false)
     }
 
     /// Where the address lives, as far as the shard knows without asking: it has the activation or

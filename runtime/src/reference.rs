@@ -128,6 +128,11 @@ pub struct HubRef {
 }
 
 impl HubRef {
+    /// A handle on the silo that sends.
+    pub fn handle(&self) -> &Handle {
+        &self.target.handle
+    }
+
     pub(crate) fn new(handle: &Handle, source: Option<&Address>, address: Address) -> Self {
         let target = Target { address, handle: handle.clone(), source: source.cloned() };
         Self { target: Arc::new(target) }

@@ -22,3 +22,4 @@ mod plans;
 mod rolls;
 mod scenario;
 mod smoke;
+mod streams;

@@ -40,9 +40,7 @@ pub use cache::{
     BYTES_PER_STREAM, CAPACITY_MAX, CheckCache, CheckWriter, STREAMS_PER_BUCKET, TRIES,
 };
 
-/// Version of a subscriber set: minted by the registry, rises with each of its writes.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct SetVersion(pub u64);
+pub use siloring_core::ports::registry::SetVersion;
 
 /// Whether a stream has a live subscriber, as far as this silo knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

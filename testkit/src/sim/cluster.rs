@@ -25,6 +25,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use siloring_core::{ClusterId, Moment, SiloStatus};
+use siloring_pubsub::StreamsBuilder;
 use siloring_runtime::host::HostFactory;
 use siloring_storage::MemoryStore;
 
@@ -154,6 +155,7 @@ pub struct Cluster {
     hosts: Vec<HostFactory>,
     programs: Vec<MakeProgram>,
     early_programs: Vec<MakeProgram>,
+    streams: StreamsBuilder,
     planted: Planted,
     slots: Vec<SlotState>,
     silos: BTreeMap<ProcessId, Rc<SiloShared>>,

@@ -1,5 +1,6 @@
 //! A silo's surroundings in the world: its mailboxes, its program, and what a test may look at.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -9,7 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use siloring_core::limits::MAILBOX_MAX;
+use siloring_core::schema::Message;
 use siloring_core::{Incarnation, Moment, ShardIndex, SiloStatus, View};
+use siloring_pubsub::{Stream, Streams};
 use siloring_runtime::exec::local::Unpark;
 use siloring_runtime::handle::{Handle, Post, PostError};
 use siloring_runtime::mail::ShardMail;
@@ -95,6 +98,7 @@ impl Post for Mailboxes {
 #[derive(Clone, Debug)]
 pub struct Node {
     pub(super) handle: Handle,
+    pub(super) streams: Arc<Streams>,
     pub(super) clock: AppClock,
     pub(super) setup: NodeSetup,
     pub(super) spawned: Rc<Spawned>,
@@ -139,6 +143,14 @@ impl Node {
     /// Calls grains and opens hubs of the silo.
     pub const fn handle(&self) -> &Handle {
         &self.handle
+    }
+
+    /// The stream `key` of a namespace, as the silo's program sees it.
+    ///
+    /// # Panics
+    /// If they make no address.
+    pub fn stream<M: Message>(&self, namespace: &str, key: &str) -> Stream<M> {
+        Stream::new(&self.handle, &self.streams, namespace, key).expect("a stream's name")
     }
 
     /// The time on this silo's host.
@@ -254,6 +266,11 @@ impl SiloShared {
     /// The silo as its program sees it.
     pub fn node(&self) -> Node {
         self.node.clone()
+    }
+
+    /// What its shards share.
+    pub(super) fn streams(&self) -> Arc<dyn Any + Send + Sync> {
+        Arc::clone(&self.node.streams) as _
     }
 
     /// Which process it is.

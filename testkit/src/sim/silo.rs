@@ -19,6 +19,7 @@ use siloring::pump::{
 use siloring_core::event::Event;
 use siloring_core::limits::{DEADLINE_DEFAULT, FRAME_BYTES_MAX, READ_CHUNK_BYTES};
 use siloring_core::{ClusterId, Endpoint, Incarnation, Moment, ShardIndex, SiloName};
+use siloring_pubsub::{Streams, StreamsBuilder};
 use siloring_runtime::control::{Control, ControlConfig, StoreTicket};
 use siloring_runtime::exec::local::Unpark;
 use siloring_runtime::handle::{Handle, Post};
@@ -52,6 +53,7 @@ pub(super) struct SiloSetup {
     pub(super) hosts: Vec<HostFactory>,
     pub(super) programs: Vec<MakeProgram>,
     pub(super) early_programs: Vec<MakeProgram>,
+    pub(super) streams: StreamsBuilder,
     pub(super) planted: Planted,
 }
 
@@ -100,6 +102,7 @@ impl Silo {
         let app = App::new();
         let node = Node {
             handle: handle.clone(),
+            streams: setup.streams.clone().build(setup.shards),
             clock: app.clock(),
             setup: setup.node.clone(),
             spawned: Rc::new(Spawned::default()),
@@ -459,6 +462,7 @@ impl Silo {
             let me = Endpoint { silo, shard: ShardIndex(index) };
             let mut config = ShardConfig::new(me, self.setup.shards, context.entropy());
             config.hosts.clone_from(&self.setup.hosts);
+            config.shared.push(self.shared.streams());
             self.setup.planted.shard(&mut config);
             let unpark: Arc<dyn Unpark> = self.mailboxes.shards[usize::from(index)].clone();
             let node = ShardNode::new(context.now(), config, unpark, self.handle.clone());
@@ -468,6 +472,7 @@ impl Silo {
     }
 
     fn start_programs(&self, context: &mut Context<'_>) {
+        Streams::start(&self.handle).expect("a silo that has just started takes mail");
         context.note(|| format!("{} is Active", self.setup.name));
         for make in &self.setup.programs {
             self.shared.spawn(make(self.shared.node()));

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::rc::Rc;
 
 use siloring_core::{ClusterId, Moment};
+use siloring_pubsub::{Streams, StreamsBuilder};
 use siloring_runtime::grain::Grain;
 use siloring_runtime::host::HostFactory;
 use siloring_storage::MemoryStore;
@@ -23,6 +24,7 @@ pub struct ClusterBuilder {
     hosts: Vec<HostFactory>,
     programs: Vec<MakeProgram>,
     early_programs: Vec<MakeProgram>,
+    streams: StreamsBuilder,
     sink: Option<TraceSink>,
     world: WorldSettings,
 }
@@ -38,6 +40,13 @@ impl ClusterBuilder {
     #[must_use]
     pub fn host<G: Grain>(mut self) -> Self {
         self.hosts.push(HostFactory::of::<G>());
+        self
+    }
+
+    /// Changes the settings of every silo's streams.
+    #[must_use]
+    pub fn streams(mut self, change: impl FnOnce(&mut StreamsBuilder)) -> Self {
+        change(&mut self.streams);
         self
     }
 
@@ -127,6 +136,7 @@ impl ClusterBuilder {
             hosts: self.hosts,
             programs: self.programs,
             early_programs: self.early_programs,
+            streams: self.streams,
             planted: Planted::named(self.plan.options.defect.as_deref()),
             slots,
             silos: BTreeMap::new(),
@@ -149,9 +159,10 @@ impl Cluster {
         ClusterBuilder {
             world: WorldSettings::new(plan.options.seed),
             plan,
-            hosts: Vec::new(),
+            hosts: Streams::hosts().to_vec(),
             programs: Vec::new(),
             early_programs: Vec::new(),
+            streams: StreamsBuilder::default(),
             sink: None,
         }
     }

@@ -66,6 +66,7 @@ impl Cluster {
             hosts: self.hosts.clone(),
             programs: self.programs.clone(),
             early_programs: self.early_programs.clone(),
+            streams: self.streams.clone(),
             planted: self.planted,
         };
         let (silo, shared) = Silo::new(setup);

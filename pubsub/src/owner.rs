@@ -1,0 +1,397 @@
+//! The owner of a stream: its consumers, its queue and its pulling agent, as one grain.
+//!
+//! The directory makes it the only one in a view; its activation's number is the epoch that its
+//! frames carry. Contract:
+//! - a publish is taken in once ([`Queue`]), and answered when it is queued or when every consumer
+//!   is through with it;
+//! - a subscription is written to the registry before it is acknowledged, and its cursor is
+//!   attached then; the set version is that of the registry's last write here;
+//! - what the registry holds is read once, at the first turn: until it is, turns wait, and hear
+//!   `RegistryUnavailable` if it cannot be; a stream that is in memory needs no registry to flow;
+//! - a row whose owner is gone in a view at least as new as the row's is no consumer;
+//! - nothing is kept for a stream without consumers: its activation ends.
+//!
+//! `members.rs` holds who consumes, `flights.rs` carries batches out; the decisions are
+//! `queue.rs`'s and `verdict.rs`'s.
+
+use core::cell::{Cell, RefCell};
+use core::future::{Future, poll_fn};
+use core::task::{Poll, Waker};
+use core::time::Duration;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use siloring_core::address::Address;
+use siloring_core::body::Body;
+use siloring_core::hash::HashMap;
+use siloring_core::ids::ActivationNumber;
+use siloring_core::outcome::DeliveryFailure;
+use siloring_core::schema::{Layout, Schema};
+use siloring_runtime::ctx::Ctx;
+use siloring_runtime::grain::{
+    Access, Grain, GrainType, MethodId, MethodSpec, Placement, Turn, TurnOutput,
+};
+use siloring_runtime::here::Here;
+
+use crate::flights;
+use crate::members::{Members, Refusal};
+use crate::message::{
+    Listed, Publish, Step, Subscribe, Subscribed, Took, Unsubscribe, WireBody, WireConsumerFailure,
+    WireEpoch, WireFailure, WireSet,
+};
+use crate::queue::{NewEvent, Origin, Published, Queue, QueueOutput, Summary, Waiting};
+use crate::streams::Streams;
+
+/// The grain that owns a stream. Its key is `namespace/key`.
+#[derive(Debug, Default)]
+pub(crate) struct StreamOwner(RefCell<Option<Rc<Owner>>>);
+
+impl GrainType for StreamOwner {
+    const TYPE: &'static str = crate::id::STREAM_KIND;
+    const VERSION: u16 = 1;
+    const PLACEMENT: Placement = Placement::Hash;
+    const REENTRANT: bool = true;
+    const IDLE_AFTER: Option<Duration> = None;
+    type Key = String;
+}
+
+const PUBLISH: MethodId = MethodId::of("publish");
+const SUBSCRIBE: MethodId = MethodId::of("subscribe");
+const UNSUBSCRIBE: MethodId = MethodId::of("unsubscribe");
+const LIST: MethodId = MethodId::of("list");
+const REFRESH: MethodId = MethodId::of("refresh");
+
+const fn spec(name: &'static str, id: MethodId, arguments: u64, reply: u64) -> MethodSpec {
+    MethodSpec::of::<StreamOwner>(name, id, arguments, reply, Access::Shared)
+}
+
+pub(crate) const PUBLISH_SPEC: MethodSpec = spec("publish", PUBLISH, Publish::LAYOUT, Took::LAYOUT);
+pub(crate) const SUBSCRIBE_SPEC: MethodSpec =
+    spec("subscribe", SUBSCRIBE, Subscribe::LAYOUT, <Result<Subscribed, Refusal>>::LAYOUT);
+pub(crate) const UNSUBSCRIBE_SPEC: MethodSpec =
+    spec("unsubscribe", UNSUBSCRIBE, Unsubscribe::LAYOUT, <Result<(), Refusal>>::LAYOUT);
+pub(crate) const LIST_SPEC: MethodSpec =
+    spec("list", LIST, <() as Layout>::LAYOUT, <Vec<Listed>>::LAYOUT);
+pub(crate) const REFRESH_SPEC: MethodSpec =
+    spec("refresh", REFRESH, <() as Layout>::LAYOUT, WireSet::LAYOUT);
+
+impl Grain for StreamOwner {
+    const METHODS: &'static [MethodSpec] =
+        &[PUBLISH_SPEC, SUBSCRIBE_SPEC, UNSUBSCRIBE_SPEC, LIST_SPEC, REFRESH_SPEC];
+
+    async fn dispatch(turn: Turn<Self>) -> TurnOutput {
+        let method = turn.method();
+        if method == siloring_runtime::grain::DEACTIVATE {
+            return turn.done();
+        }
+        if method == siloring_runtime::grain::ACTIVATE {
+            let owner = Owner::of(turn.ctx());
+            *turn.shared().0.borrow_mut() = Some(owner);
+            return turn.done();
+        }
+        let owner = turn.shared().0.borrow().clone();
+        let owner = owner.expect("made by the activation hook");
+        match method {
+            PUBLISH => owner.publish(&turn).await,
+            SUBSCRIBE => {
+                let arguments = turn.owned::<Subscribe>(turn.arguments::<Subscribe>()?)?;
+                let result = owner.subscribe(arguments).await?;
+                owner.after(turn.ctx());
+                turn.reply(&result)
+            }
+            UNSUBSCRIBE => {
+                let arguments = turn.owned::<Unsubscribe>(turn.arguments::<Unsubscribe>()?)?;
+                let result = owner.unsubscribe(&arguments).await?;
+                owner.after(turn.ctx());
+                turn.reply(&result)
+            }
+            LIST => {
+                owner.ready().await?;
+                turn.reply(&owner.list())
+            }
+            REFRESH => {
+                owner.reload().await?;
+                owner.after(turn.ctx());
+                turn.reply(&owner.set())
+            }
+            _ => turn.unknown_method(),
+        }
+    }
+}
+
+/// How far the registry has been read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Loaded {
+    No,
+    UnderWay,
+    Yes,
+}
+
+/// What a turn waits for.
+#[derive(Debug)]
+enum Ticket {
+    Waiting(Option<Waker>),
+    Ended(Result<Summary, DeliveryFailure>),
+}
+
+/// The state of a stream at its owner.
+#[derive(Debug)]
+pub(crate) struct Owner {
+    pub(crate) stream: Address,
+    pub(crate) streams: Arc<Streams>,
+    pub(crate) epoch: ActivationNumber,
+    pub(crate) queue: RefCell<Queue>,
+    pub(crate) members: RefCell<Members>,
+    loaded: Cell<Loaded>,
+    /// Wait until the registry has been read, or could not be.
+    load_waiters: RefCell<Vec<Waker>>,
+    tickets: RefCell<HashMap<Waiting, Ticket>>,
+    next_ticket: Cell<Waiting>,
+    /// The pulling agent, when it runs.
+    pub(crate) pulling: Cell<bool>,
+    pub(crate) pull_asked: Cell<bool>,
+    pub(crate) pull_waker: RefCell<Option<Waker>>,
+}
+
+impl Owner {
+    fn of(ctx: &Ctx) -> Rc<Self> {
+        let stream = ctx.address().clone();
+        let streams = Here::shared::<Streams>();
+        // A silo that hosts the type has streams; a test's shard may not.
+        let streams = streams.unwrap_or_else(|| crate::StreamsBuilder::default().build(1));
+        let policy = streams.policy_of(&stream);
+        Rc::new(Self {
+            epoch: ctx.fence(),
+            queue: RefCell::new(Queue::new(policy)),
+            members: RefCell::default(),
+            loaded: Cell::new(Loaded::No),
+            load_waiters: RefCell::default(),
+            tickets: RefCell::default(),
+            next_ticket: Cell::new(0),
+            pulling: Cell::new(false),
+            pull_asked: Cell::new(false),
+            pull_waker: RefCell::default(),
+            stream,
+            streams,
+        })
+    }
+
+    /// Waits until the registry's rows of the stream are here.
+    pub(crate) async fn ready(&self) -> Result<(), DeliveryFailure> {
+        while self.loaded.get() == Loaded::UnderWay {
+            let mut asked = false;
+            poll_fn(|cx| {
+                if core::mem::replace(&mut asked, true) {
+                    return Poll::Ready(());
+                }
+                self.load_waiters.borrow_mut().push(cx.waker().clone());
+                Poll::Pending
+            })
+            .await;
+        }
+        if self.loaded.get() == Loaded::Yes {
+            return Ok(());
+        }
+        self.loaded.set(Loaded::UnderWay);
+        // Dropped by its deadline, the next turn begins anew.
+        let loading = Loading(self);
+        let result = self.load().await;
+        if result.is_ok() {
+            self.loaded.set(Loaded::Yes);
+        }
+        drop(loading);
+        result
+    }
+
+    /// Reads the rows again: somebody else may have changed them.
+    async fn reload(&self) -> Result<(), DeliveryFailure> {
+        self.ready().await?;
+        self.load().await
+    }
+
+    /// After a turn that may have changed who consumes, or what there is to hand out.
+    fn after(self: &Rc<Self>, ctx: &Ctx) {
+        self.carry_out();
+        self.tell_watchers(ctx);
+        if self.queue.borrow().consumers_count() == 0 && self.queue.borrow().is_idle() {
+            ctx.deactivate();
+            return;
+        }
+        flights::pull(self, ctx);
+    }
+
+    pub(crate) fn set(&self) -> WireSet {
+        let set = self.members.borrow().set();
+        WireSet { version: set.version.0, live: set.live, has_owned: set.has_owned }
+    }
+
+    async fn publish(self: &Rc<Self>, turn: &Turn<StreamOwner>) -> TurnOutput {
+        let publish = turn.arguments::<Publish>()?;
+        self.ready().await?;
+        self.judge();
+        self.members.borrow_mut().watch(publish.silo.to_native(), publish.set.to_native());
+        let answer = |step: Step, summary: &Summary| self.took(step, summary);
+        if self.queue.borrow().consumers_count() == 0 {
+            let took = answer(Step::NoSubscriber, &Summary::default());
+            self.after(turn.ctx());
+            return turn.reply(&took);
+        }
+        let Some(body) = publish.body.as_ref() else {
+            if let Some(known) = self.known(publish) {
+                let outcome = known.await?;
+                return turn.reply(&answer(Step::Closed, &outcome));
+            }
+            return turn.reply(&answer(Step::SendBody, &Summary::default()));
+        };
+        let (schema, body) =
+            (Schema::from_bits(publish.schema.to_native()), Body::copy_of(body.as_slice()));
+        let skipped = self.members.borrow().uninterested(&self.streams, schema, &body);
+        let outcome = self.wait();
+        let waiting = outcome.waiting;
+        let event = NewEvent {
+            origin: origin(publish),
+            base: publish.base.to_native(),
+            attempts_before: publish.attempts_before,
+            schema,
+            body,
+            deadline: Here::now() + turn.ctx().remaining(),
+            waiting,
+            skipped,
+        };
+        let published = self.queue.borrow_mut().publish(Here::now(), event);
+        self.carry_out();
+        flights::pull(self, turn.ctx());
+        match published {
+            Published::Refused(failure) => return Err(failure),
+            Published::Closed(summary) => return turn.reply(&answer(Step::Closed, &summary)),
+            Published::Queued(position) | Published::Known(position) if publish.queued => {
+                let summary = Summary { position, ..Summary::default() };
+                return turn.reply(&answer(Step::Queued, &summary));
+            }
+            Published::Queued(_) | Published::Known(_) | Published::Held => {}
+        }
+        let summary = outcome.await?;
+        turn.reply(&answer(Step::Closed, &summary))
+    }
+
+    /// The outcome of an event that was taken in before, if it is known.
+    fn known(self: &Rc<Self>, publish: &<Publish as rkyv::Archive>::Archived) -> Option<Outcome> {
+        let outcome = self.wait();
+        let waiting = outcome.waiting;
+        match self.queue.borrow_mut().join(origin(publish), waiting) {
+            Some(Published::Closed(summary)) => {
+                self.end(waiting, Ok(summary));
+                Some(outcome)
+            }
+            Some(_) => Some(outcome),
+            None => None,
+        }
+    }
+
+    fn took(&self, step: Step, summary: &Summary) -> Took {
+        let failures = summary.failures.iter().map(|failed| WireConsumerFailure {
+            key: failed.key.to_string(),
+            failure: WireFailure::from(&failed.failure),
+        });
+        Took {
+            set: self.set(),
+            epoch: WireEpoch::from(self.epoch),
+            step: step.code(),
+            position: summary.position,
+            handled: summary.handled,
+            failed: summary.failed,
+            failures: failures.collect(),
+            reply: summary.reply.as_ref().map(|(schema, body)| WireBody {
+                schema: schema.to_bits(),
+                bytes: body.as_slice().to_vec(),
+            }),
+        }
+    }
+
+    /// Carries out what the queue wants.
+    pub(crate) fn carry_out(self: &Rc<Self>) {
+        loop {
+            let Some(output) = self.queue.borrow_mut().poll_output() else { return };
+            match output {
+                QueueOutput::Closed { waiting, summary } => {
+                    let last = waiting.len().saturating_sub(1);
+                    let mut summary = Some(summary);
+                    for (index, waiting) in waiting.into_iter().enumerate() {
+                        let one = if index == last { summary.take() } else { summary.clone() };
+                        self.end(waiting, Ok(one.unwrap_or_default()));
+                    }
+                }
+                QueueOutput::Refused { waiting, failure } => self.end(waiting, Err(failure)),
+                QueueOutput::DeadLetter { consumer, letter, failure } => {
+                    self.bury(consumer, &letter, &failure);
+                }
+                QueueOutput::Evict { consumer, failure } => self.evict(consumer, &failure),
+                QueueOutput::Gap { consumer, missed } => self.told_gap(consumer, missed),
+            }
+        }
+    }
+
+    /// A place for an outcome. Its name is never used again: the queue may remember it for longer.
+    fn wait(self: &Rc<Self>) -> Outcome {
+        let waiting = self.next_ticket.get();
+        self.next_ticket.set(waiting + 1);
+        self.tickets.borrow_mut().insert(waiting, Ticket::Waiting(None));
+        Outcome { owner: Rc::clone(self), waiting }
+    }
+
+    fn end(&self, waiting: Waiting, result: Result<Summary, DeliveryFailure>) {
+        let mut tickets = self.tickets.borrow_mut();
+        let Some(ticket) = tickets.get_mut(&waiting) else { return };
+        if let Ticket::Waiting(waker) = core::mem::replace(ticket, Ticket::Ended(result)) {
+            drop(tickets);
+            waker.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+fn origin(publish: &<Publish as rkyv::Archive>::Archived) -> Origin {
+    Origin { lane: publish.lane.to_native(), number: publish.number.to_native() }
+}
+
+/// A load under way. Dropped, those who wait look again.
+struct Loading<'a>(&'a Owner);
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        if self.0.loaded.get() == Loaded::UnderWay {
+            self.0.loaded.set(Loaded::No);
+        }
+        let waiters = core::mem::take(&mut *self.0.load_waiters.borrow_mut());
+        waiters.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// How an event ends, for the turn that waits for it.
+struct Outcome {
+    owner: Rc<Owner>,
+    waiting: Waiting,
+}
+
+impl Future for Outcome {
+    type Output = Result<Summary, DeliveryFailure>;
+
+    fn poll(
+        self: core::pin::Pin<&mut Self>,
+        cx: &mut core::task::Context<'_>,
+    ) -> Poll<Self::Output> {
+        let mut tickets = self.owner.tickets.borrow_mut();
+        match tickets.remove(&self.waiting) {
+            Some(Ticket::Ended(result)) => Poll::Ready(result),
+            Some(Ticket::Waiting(_)) | None => {
+                tickets.insert(self.waiting, Ticket::Waiting(Some(cx.waker().clone())));
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Outcome {
+    fn drop(&mut self) {
+        self.owner.tickets.borrow_mut().remove(&self.waiting);
+    }
+}

@@ -1,0 +1,109 @@
+//! Lanes of the queue: each publisher's numbers, taken in once and in order.
+//!
+//! What was taken in before is known by its number, whether it is closed or not; what came too
+//! early waits for the numbers before it, though not for those that its publisher has given up, nor
+//! for longer than `LANE_HOLD_MAX`.
+
+use std::collections::BTreeMap;
+
+use siloring_core::limits::{LANE_HELD_MAX, LANES_MAX};
+use siloring_core::outcome::{DeliveryFailure, RejectedKind};
+use siloring_core::time::Moment;
+
+use super::{NewEvent, Origin, Published, Queue, QueueOutput, Summary, Waiting, index_of, refused};
+
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    /// Every number below has been taken in or given up.
+    pub(super) expected: u64,
+    /// Taken in and not closed: number and position.
+    pub(super) open: BTreeMap<u64, u64>,
+    /// Closed, while its publisher may still ask.
+    pub(super) closed: BTreeMap<u64, Summary>,
+    /// Waits for `expected`.
+    pub(super) held: BTreeMap<u64, NewEvent>,
+    pub(super) held_since: Option<Moment>,
+    pub(super) used: Moment,
+}
+
+impl Queue {
+    /// Takes an event in, once.
+    pub(crate) fn publish(&mut self, now: Moment, event: NewEvent) -> Published {
+        let Origin { lane: id, number } = event.origin;
+        if !self.lanes.contains_key(&id) && !self.make_room_for_lane() {
+            return refused("too many publishers");
+        }
+        let lane = self.lanes.entry(id).or_default();
+        lane.used = now;
+        lane.expected = lane.expected.max(event.base);
+        lane.closed = lane.closed.split_off(&event.base);
+        let expected = lane.expected;
+        if let Some(known) = self.join(event.origin, event.waiting) {
+            return known;
+        }
+        if number > expected {
+            return self.hold(now, event);
+        }
+        let taken = self.take_in(event);
+        self.take_held(id);
+        taken
+    }
+
+    /// Lets somebody wait for an event that was taken in before, if it is known.
+    pub(crate) fn join(&mut self, origin: Origin, waiting: Waiting) -> Option<Published> {
+        let lane = self.lanes.get(&origin.lane)?;
+        if let Some(position) = lane.open.get(&origin.number) {
+            let position = *position;
+            self.entries[index_of(self.first, position)].waiting.push(waiting);
+            return Some(Published::Known(position));
+        }
+        lane.closed.get(&origin.number).cloned().map(Published::Closed)
+    }
+
+    fn hold(&mut self, now: Moment, event: NewEvent) -> Published {
+        let lane = self.lanes.entry(event.origin.lane).or_default();
+        if lane.held.len() >= LANE_HELD_MAX {
+            return refused("too many events wait for an earlier one of their publisher");
+        }
+        lane.held_since.get_or_insert(now);
+        if let Some(earlier) = lane.held.insert(event.origin.number, event) {
+            // Its publisher has sent it again: only the later call waits.
+            let failure = DeliveryFailure::rejected(RejectedKind::Moving, "it was sent again");
+            let waiting = earlier.waiting;
+            self.outputs.push_back(QueueOutput::Refused { waiting, failure });
+        }
+        Published::Held
+    }
+
+    /// Takes in what waited for its turn in the lane.
+    pub(super) fn take_held(&mut self, id: u128) {
+        while let Some(lane) = self.lanes.get_mut(&id) {
+            let Some((&number, _)) = lane.held.first_key_value() else {
+                lane.held_since = None;
+                return;
+            };
+            if number > lane.expected {
+                return;
+            }
+            let (_, event) = lane.held.pop_first().expect("it was just seen");
+            let waiting = event.waiting;
+            if let Published::Refused(failure) = self.take_in(event) {
+                self.outputs.push_back(QueueOutput::Refused { waiting, failure });
+            }
+        }
+    }
+
+    /// Room for one more lane: the one that was used least recently goes if nothing of it is here.
+    fn make_room_for_lane(&mut self) -> bool {
+        if self.lanes.len() < LANES_MAX {
+            return true;
+        }
+        let idle =
+            self.lanes.iter().filter(|(_, lane)| lane.open.is_empty() && lane.held.is_empty());
+        let Some(oldest) = idle.min_by_key(|(_, lane)| lane.used).map(|(id, _)| *id) else {
+            return false;
+        };
+        self.lanes.remove(&oldest);
+        true
+    }
+}
