@@ -36,6 +36,10 @@ impl Node for ShardNode {
         Self::unsent(self, conn)
     }
 
+    fn frames_count(&self) -> u64 {
+        Self::frames_count(self)
+    }
+
     fn sent(&mut self, conn: ConnId, count: usize) {
         Self::sent(self, conn, count);
     }

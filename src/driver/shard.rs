@@ -64,6 +64,8 @@ pub(crate) trait Node {
     fn unsent(&self, conn: ConnId) -> &[u8];
     /// The kernel took so many bytes of it.
     fn sent(&mut self, conn: ConnId, count: usize);
+    /// Frames that links have taken to send.
+    fn frames_count(&self) -> u64;
     /// Mail has come.
     fn mail(&mut self, now: Moment, mail: Self::Mail);
     /// The store answered.
@@ -333,7 +335,7 @@ impl<N: Node> Pump<N> {
 
     /// Takes what has come: mail, store answers, bytes. Whether there was any.
     fn take_input(&mut self, now: Moment, look: bool) -> bool {
-        self.shared.turn_begun(self.index);
+        self.shared.turn_begun(self.index, self.node.frames_count());
         self.node.set_lease(self.shared.serve_until());
         let kept = self.retry();
         let mut input = self.take_mail(now);
@@ -546,6 +548,7 @@ impl<N: Node> Pump<N> {
     fn ask_store(&mut self, now: Moment, ticket: u64, request: StoreRequest) {
         if self.store_open < STORE_OPEN_MAX {
             self.store_open += 1;
+            self.shared.store_asked(self.index);
             (self.store)(ticket, request, self.letterbox.stored_sender.clone());
         } else {
             let detail = format!("this shard has {STORE_OPEN_MAX} requests open");

@@ -67,6 +67,8 @@ struct LinkTable {
     /// This shard's own link to each peer: the one that carries its requests.
     own: BTreeMap<Generation, ConnId>,
     dirty: Vec<ConnId>,
+    /// Requests and outcomes that links have taken.
+    frames_count: u64,
 }
 
 #[derive(Debug)]
@@ -99,6 +101,7 @@ impl LinkTable {
             sending.is_dirty = true;
             self.dirty.push(conn);
         }
+        self.frames_count += 1;
         Ok(Sent { conn, position: position.0 })
     }
 
@@ -165,6 +168,11 @@ pub struct ShardNode {
 }
 
 impl ShardNode {
+    /// Requests and outcomes that its links have taken.
+    pub const fn frames_count(&self) -> u64 {
+        self.shard.links.frames_count
+    }
+
     /// A shard that knows no view yet and may not serve.
     pub fn new(now: Moment, config: ShardConfig, unpark: Arc<dyn Unpark>, handle: Handle) -> Self {
         let me = config.me.silo;

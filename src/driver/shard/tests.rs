@@ -54,6 +54,10 @@ impl Node for Echo {
     fn unsent(&self, conn: ConnId) -> &[u8] {
         self.unsent.iter().find(|(id, _)| *id == conn).map_or(&[], |(_, bytes)| bytes)
     }
+    fn frames_count(&self) -> u64 {
+        0
+    }
+
     fn sent(&mut self, conn: ConnId, count: usize) {
         let (_, bytes) = self.unsent.iter_mut().find(|(id, _)| *id == conn).unwrap();
         bytes.drain(..count);
