@@ -149,6 +149,8 @@ const BENCH_SMOKE: Step = Step {
         "silo_roundtrip",
         "--bench",
         "grain_call",
+        "--bench",
+        "subscriber_check",
         "--",
         "--quick",
     ],

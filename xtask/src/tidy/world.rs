@@ -8,6 +8,7 @@ const LIFTED: &[(&str, &str)] = &[
     ("benches/support/mod.rs", "a bench measures time"),
     ("benches/support/pairs.rs", "a bench measures time"),
     ("benches/support/silos.rs", "a bench measures time"),
+    ("benches/support/writer.rs", "a bench measures time"),
     ("testkit/src/bin/test_silo.rs", "a program of the tests measures time"),
     ("examples/pod_hub_chat/clock.rs", "the chat measures latencies and outages"),
     ("src/driver/clock.rs", "the clock of production"),
