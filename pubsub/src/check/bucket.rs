@@ -47,35 +47,37 @@ impl Entry {
             Owned::Yes => OWNED,
             Owned::No => 0,
         };
-        PRESENT | owned | self.losses.0 << Losses::SHIFT | u64::from(self.live)
+        owned | self.losses.0 << Losses::SHIFT | u64::from(self.live)
     }
 
-    /// `None` if the slot is free.
-    fn unpacked(packed: u64, set: SetVersion) -> Option<Self> {
+    #[inline]
+    fn unpacked(packed: u64, set: SetVersion) -> Self {
         let live = u32::try_from(packed & u64::from(u32::MAX)).expect("32 bits are kept");
         let owned = if packed & OWNED == 0 { Owned::No } else { Owned::Yes };
         let losses = Losses(packed >> Losses::SHIFT);
-        (packed & PRESENT != 0).then_some(Self { live, owned, losses, set })
+        Self { live, owned, losses, set }
     }
 }
 
-/// Of a packed entry: the lower 32 bits count, then these two, then the losses.
-const PRESENT: u64 = 1 << 32;
-const OWNED: u64 = 1 << 33;
+/// Of a packed entry: the lower 32 bits count, then this, then the losses.
+const OWNED: u64 = 1 << 32;
 
 /// How many views have lost somebody, as far as it fits an entry. It wraps: an entry that sits
-/// unwritten through 2^30 such views is believed, after 34 years of one a second.
+/// unwritten through 2^31 such views is believed, after 68 years of one a second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Losses(pub(super) u64);
 
 impl Losses {
-    const SHIFT: u32 = 34;
+    const SHIFT: u32 = 33;
 
     /// One more.
     pub(super) const fn next(self) -> Self {
         Self((self.0 + 1) & (u64::MAX >> Self::SHIFT))
     }
 }
+
+/// The name of no stream.
+pub(super) const FREE: u64 = 0;
 
 /// What a look found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,6 +109,7 @@ pub(super) struct Bucket {
     slots: [Slot; SLOTS],
 }
 
+/// Free if its stream is [`FREE`].
 #[derive(Debug, Default)]
 struct Slot {
     stream: AtomicU64,
@@ -117,16 +120,13 @@ struct Slot {
 impl Slot {
     /// A reader's look at the words, of whatever writes: to be believed if the sequence says so.
     #[inline]
-    fn seen(&self, stream: u64) -> Option<Entry> {
-        if self.stream.load(Ordering::Relaxed) != stream {
-            return None;
-        }
+    fn seen(&self) -> Entry {
         let set = SetVersion(self.set.load(Ordering::Relaxed));
         Entry::unpacked(self.packed.load(Ordering::Relaxed), set)
     }
 
     /// The writer's look at what it wrote.
-    fn own(&self) -> Option<Entry> {
+    fn own(&self) -> Entry {
         Entry::unpacked(load_own(&self.packed), SetVersion(load_own(&self.set)))
     }
 }
@@ -139,10 +139,8 @@ impl Bucket {
         if sequence % 2 == 1 {
             return Found::Torn;
         }
-        // The name of a free slot is 0, which may be a stream's too.
-        let Some(entry) = self.slots.iter().find_map(|slot| slot.seen(stream)) else {
-            return Found::Nothing;
-        };
+        let Some(slot) = self.slot_of(stream) else { return Found::Nothing };
+        let entry = slot.seen();
         // Orders the words before the second look at the sequence, against the fence in `write`.
         fence(Ordering::Acquire);
         if self.sequence.load(Ordering::Relaxed) == sequence {
@@ -150,6 +148,16 @@ impl Bucket {
         } else {
             Found::Torn
         }
+    }
+
+    /// A reader's look for the slot. It compares all names: which one it is is nothing that a
+    /// processor can foresee, and to be wrong about it costs more than the other names.
+    #[inline]
+    fn slot_of(&self, stream: u64) -> Option<&Slot> {
+        let is_of = |slot: &Slot| u32::from(slot.stream.load(Ordering::Relaxed) == stream);
+        let slots = self.slots.iter().rev();
+        let hits = slots.fold(0, |hits, slot| hits << 1 | is_of(slot));
+        self.slots.get(hits.trailing_zeros() as usize)
     }
 
     /// Puts `entry`, unless what is held of `stream` is of a later set. Writer only; `losses` are
@@ -162,7 +170,7 @@ impl Bucket {
             self.write(slot, stream, Some(entry));
             return Put::Written;
         }
-        let slots = self.slots.iter().map(|slot| (slot, Worth::of(slot.own(), losses)));
+        let slots = self.slots.iter().map(|slot| (slot, Worth::of(slot, losses)));
         let (slot, worth) = slots.min_by_key(|(_, worth)| *worth).expect("a bucket has slots");
         self.write(slot, stream, Some(entry));
         match worth {
@@ -174,13 +182,13 @@ impl Bucket {
     /// Frees the slot of `stream`. Writer only.
     pub(super) fn forget(&self, stream: u64) {
         if let Some((slot, _)) = self.held(stream) {
-            self.write(slot, 0, None);
+            self.write(slot, FREE, None);
         }
     }
 
     fn held(&self, stream: u64) -> Option<(&Slot, Entry)> {
-        let mut slots = self.slots.iter().filter(|slot| load_own(&slot.stream) == stream);
-        slots.find_map(|slot| Some((slot, slot.own()?)))
+        let slot = self.slots.iter().find(|slot| load_own(&slot.stream) == stream)?;
+        Some((slot, slot.own()))
     }
 
     fn write(&self, slot: &Slot, stream: u64, entry: Option<Entry>) {
@@ -213,11 +221,12 @@ enum Worth {
 }
 
 impl Worth {
-    fn of(entry: Option<Entry>, losses: Losses) -> Self {
-        match entry {
-            None => Self::Free,
-            Some(entry) if entry.holds(losses) => Self::Holds(entry.set),
-            Some(_) => Self::Lost,
+    fn of(slot: &Slot, losses: Losses) -> Self {
+        let entry = slot.own();
+        match load_own(&slot.stream) {
+            FREE => Self::Free,
+            _ if entry.holds(losses) => Self::Holds(entry.set),
+            _ => Self::Lost,
         }
     }
 }
@@ -241,21 +250,10 @@ mod tests {
             for owned in [Owned::Yes, Owned::No] {
                 for losses in [Losses(0), Losses(1), largest] {
                     let entry = Entry { live, owned, losses, set: SetVersion(u64::MAX) };
-                    assert_eq!(Entry::unpacked(entry.packed(), entry.set), Some(entry));
+                    assert_eq!(Entry::unpacked(entry.packed(), entry.set), entry);
                 }
             }
         }
-        assert_eq!(Entry::unpacked(0, SetVersion(1)), None);
-    }
-
-    #[test]
-    fn a_free_slot_is_nobodys_whatever_its_name() {
-        let bucket = Bucket::default();
-        assert_eq!(bucket.look(0), Found::Nothing);
-        bucket.put(0, of(3), Losses(0));
-        assert_eq!(bucket.look(0), Found::Entry(of(3)));
-        bucket.forget(0);
-        assert_eq!(bucket.look(0), Found::Nothing);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crossbeam_utils::CachePadded;
 use siloring_core::limits::SHARDS_MAX;
 use siloring_core::{AddressHash, ShardIndex, ViewNumber};
 
-use super::bucket::{Bucket, Entry, Found, Losses, Put, SLOTS};
+use super::bucket::{Bucket, Entry, FREE, Found, Losses, Put, SLOTS};
 use super::model::{AtomicU64, Ordering, spin_loop};
 use super::{Gone, Liveness, Owned, SetVersion};
 
@@ -128,10 +128,12 @@ impl Head {
     }
 }
 
-/// The name of a stream within its bucket: the half of its hash that does not choose the bucket.
+/// The name of a stream within its bucket: the half of its hash that does not choose the bucket. In
+/// the one of 2^64 that would be the name of a free slot it is another.
 #[inline]
 fn name(stream: AddressHash) -> u64 {
-    (stream.0 >> 64) as u64
+    let half = (stream.0 >> 64) as u64;
+    half.max(FREE + 1)
 }
 
 /// The one writer of a shard's partition. What it wrote stays when it is dropped.
@@ -236,6 +238,14 @@ mod tests {
     }
 
     #[test]
+    fn a_free_slot_is_nobodys() {
+        let (cache, mut writer) = one_shard(1);
+        assert_eq!(cache.check(AddressHash::NONE), Liveness::Unknown);
+        writer.put(AddressHash::NONE, 1, Owned::No, SetVersion(1));
+        assert_eq!(cache.check(AddressHash::NONE), Liveness::Live(1));
+    }
+
+    #[test]
     fn an_older_set_is_ignored_and_the_same_set_counted_anew() {
         let (cache, mut writer) = one_shard(100);
         writer.put(stream(1, 1), 3, Owned::No, SetVersion(9));
@@ -321,7 +331,7 @@ mod tests {
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        let stream = 0..5_u64;
+        let stream = 1..6_u64;
         let owned = prop_oneof![Just(Owned::Yes), Just(Owned::No)];
         let put = (stream.clone(), 0..3_u32, owned, 0..6_u64);
         prop_oneof![
@@ -369,7 +379,7 @@ mod tests {
                         writer.view(view, gone);
                     }
                 }
-                for name in 0..5 {
+                for name in 1..6 {
                     let expected = match known.get(&name) {
                         None | Some((None, _, _)) => Liveness::Unknown,
                         Some((Some(0), _, set)) => Liveness::None { view, set: SetVersion(*set) },

@@ -20,7 +20,7 @@
 //!
 //! Layout: a partition is an array of buckets of 128 bytes, each a sequence and five slots of three
 //! words: the half of the stream's 128-bit hash that chooses no bucket, a packed count (32 bits of
-//! count, present, owned, 30 bits of losses), and the set's version. Two streams are taken for one
+//! count, owned, 31 bits of losses), and the set's version. Two streams are taken for one
 //! only if they share 64 bits of hash and the bucket. There is a bucket for each
 //! [`STREAMS_PER_BUCKET`] streams of the capacity, [`BYTES_PER_STREAM`] bytes a stream; a bucket
 //! with more than five forgets the one of the oldest set. Beside them a partition has its view and
