@@ -235,13 +235,6 @@ impl Worth {
 mod tests {
     use super::*;
 
-    /// An entry whose parts all follow from one number.
-    fn of(number: u32) -> Entry {
-        let owned = if number.is_multiple_of(2) { Owned::Yes } else { Owned::No };
-        let losses = Losses(u64::from(number) % 1_000);
-        Entry { live: number, owned, losses, set: SetVersion(u64::from(number)) }
-    }
-
     #[test]
     fn an_entry_is_unpacked_as_it_was_packed() {
         let largest = Losses(u64::MAX >> Losses::SHIFT);
@@ -273,33 +266,6 @@ mod tests {
         for stream in [2, 4, 5, 6, 7] {
             assert!(matches!(bucket.look(stream), Found::Entry(_)), "stream {stream}");
         }
-    }
-
-    /// On the machine at hand, what the models show for all.
-    #[test]
-    fn threads_that_read_beside_the_writer_get_whole_entries_in_order() {
-        const READ_COUNT: usize = 20_000;
-        let bucket = Bucket::default();
-        let read = || {
-            let (mut last, mut read_count) = (SetVersion(0), 0);
-            while read_count < READ_COUNT {
-                match bucket.look(9) {
-                    Found::Entry(entry) => {
-                        assert_eq!(entry, of(entry.live), "a mixture");
-                        assert!(entry.set >= last, "{:?} after {last:?}", entry.set);
-                        (last, read_count) = (entry.set, read_count + 1);
-                    }
-                    Found::Nothing | Found::Torn => {}
-                }
-            }
-        };
-        std::thread::scope(|scope| {
-            let readers = [scope.spawn(read), scope.spawn(read)];
-            let mut numbers = 0..u32::MAX;
-            while readers.iter().any(|reader| !reader.is_finished()) {
-                bucket.put(9, of(numbers.next().expect("readers end sooner")), Losses(0));
-            }
-        });
     }
 }
 
