@@ -4,7 +4,7 @@
 //! a counter of its own. No drop anywhere is without one.
 
 use crate::address::{Address, AddressHash};
-use crate::ids::{ClaimNumber, Generation, Incarnation, ShardIndex, ViewNumber};
+use crate::ids::{ActivationNumber, ClaimNumber, Generation, Incarnation, ShardIndex, ViewNumber};
 use crate::outcome::DeliveryFailure;
 use crate::view::SiloStatus;
 
@@ -161,6 +161,12 @@ events! {
     Debug GrainActivated { /** Which. */ address: Address, }
     /// A grain was deactivated.
     Debug GrainDeactivated { /** Which. */ address: Address, /** Why. */ reason: &'static str, }
+    /// An event came that was handled before, or is being handled: it is not handled again.
+    Debug EventDuplicate { /** Whose consumer. */ target: Address, /** Of which stream. */ stream: Address, /** The origin's number of it. */ number: u64, }
+    /// An event came from an owner of its stream after a later owner had delivered.
+    Warn StaleOwnerRefused { /** Whose consumer. */ target: Address, /** Of which stream. */ stream: Address, /** The owner's number. */ epoch: ActivationNumber, }
+    /// A request came with a key that was used before, or again without being known.
+    Debug KeyDuplicate { /** To whom. */ target: Address, }
     /// A request was refused by the silo's filter.
     Warn AccessDenied { /** To whom. */ target: Address, }
 

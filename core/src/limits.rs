@@ -129,6 +129,19 @@ pub const HEADERS_MAX: usize = 64;
 pub const EXTENSION_BYTES_MAX: usize = 16 * 1024;
 /// Longest key of a subscription: its length fits a byte of an event's extension.
 pub const SUBSCRIPTION_KEY_BYTES_MAX: usize = 255;
+/// Numbers of one origin that a consumer's activation or hub remembers, below the newest that it
+/// has handled: a stream's owner has fewer under way for one subscription.
+pub const EVENT_WINDOW: usize = 1024;
+/// Windows of one activation or hub, one for each subscription and origin; the least recently used
+/// one makes room. Each takes about 200 bytes.
+pub const EVENT_WINDOWS_MAX: usize = 256;
+/// Idempotency keys that one activation or hub remembers, with their outcomes: what a caller sends
+/// again comes within the seconds of its deadline.
+pub const IDEMPOTENCY_KEYS_MAX: usize = 1024;
+/// Bytes of the outcomes that one activation or hub remembers by key.
+pub const IDEMPOTENCY_BYTES_MAX: usize = 1024 * 1024;
+/// Duplicates of one request that wait for its outcome; a further one is `Overloaded`.
+pub const DUPLICATES_WAITING_MAX: usize = 16;
 /// Outbound of a hub waits this long for its own claim, then it is sent, with an event.
 pub const HUB_OUTBOUND_GATE_MAX: Duration = Duration::from_secs(2);
 
@@ -504,6 +517,7 @@ const _: () = {
             < STORE_GROUP_BYTES_MAX,
         "a page of subscriptions is no larger than a group"
     );
+    assert!(EVENT_WINDOW.is_multiple_of(64), "a window is made of whole words");
     assert!(STORE_GROUP_BYTES_MAX <= STORE_QUEUE_BYTES_MAX, "a whole group fits the queue");
     assert!(
         DIAL_TIME_MAX.as_millis() < HANDSHAKE_TIME_MAX.as_millis(),

@@ -14,17 +14,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use siloring_core::address::{Address, AddressError, AddressHash};
 use siloring_core::body::Body;
-use siloring_core::ids::{ClaimNumber, Generation, ShardIndex};
+use siloring_core::ids::{ActivationNumber, ClaimNumber, Generation, ShardIndex};
 use siloring_core::limits::HUB_QUEUE_MAX;
 use siloring_core::outcome::{DeliveryFailure, FailedKind, RejectedKind};
 use siloring_core::schema::{Message, Schema};
 
+use crate::call::CallResult;
+use crate::dedup::{Admission, Dedup, copy_of};
 use crate::directory::TakeOver;
 use crate::envelope::{Envelope, EventInfo};
 use crate::exec::local::{Op, current};
 use crate::grain::{GrainType, IntoKey};
 use crate::handle::{Handle, PostError};
-use crate::mail::{Outcome, ReplyTo, Request, ShardMail};
+use crate::mail::{Asker, Outcome, ReplyTo, Request, ShardMail};
 use crate::reference::{GrainRef, HubRef};
 
 /// Why a hub is not, or no longer, there.
@@ -71,13 +73,17 @@ struct HubState {
     claim: Claim,
     deliveries: VecDeque<Delivery>,
     wakers: Vec<Waker>,
+    /// What was handled already of what is handled once.
+    handled: Option<Box<Dedup<Asker>>>,
 }
 
 /// Why a delivery was not queued.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub(crate) enum PushRefused {
     Full,
     Ended,
+    /// It is handled once, and was before or is being.
+    Duplicate(Admission),
 }
 
 /// What a hub's shard and its program share.
@@ -148,11 +154,42 @@ impl HubShared {
         if state.deliveries.len() >= HUB_QUEUE_MAX {
             return Err((request, PushRefused::Full));
         }
+        if let Some(admission) = state.begin_once(&request) {
+            return Err((request, PushRefused::Duplicate(admission)));
+        }
         state.deliveries.push_back(Delivery::new(Arc::clone(self), request));
         let wakers = core::mem::take(&mut state.wakers);
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
         Ok(())
+    }
+}
+
+impl HubState {
+    /// What becomes of a request that is handled once, if it is not to be handled now.
+    fn begin_once(&mut self, request: &Request) -> Option<Admission> {
+        let envelope = request.envelope.as_deref().filter(|e| e.is_handled_once())?;
+        let number = match self.claim {
+            Claim::Held(ClaimNumber { view, counter }) => Some(ActivationNumber { view, counter }),
+            Claim::Pending | Claim::Ended(_) => None,
+        };
+        let handled = self.handled.get_or_insert_default();
+        match handled.begin(envelope, number, request.asker()) {
+            Admission::Begin => None,
+            other @ (Admission::Attached
+            | Admission::Handled
+            | Admission::Known(_)
+            | Admission::StaleOwner
+            | Admission::Unknowable
+            | Admission::Busy) => Some(other),
+        }
+    }
+
+    /// Who else waits for the outcome of a request that has ended.
+    fn end_once(&mut self, request: &Request, result: &CallResult) -> Vec<Asker> {
+        let envelope = request.envelope.as_deref().filter(|e| e.is_handled_once());
+        let handled = envelope.zip(self.handled.as_deref_mut());
+        handled.map(|(envelope, handled)| handled.end(envelope, result)).unwrap_or_default()
     }
 }
 
@@ -182,8 +219,12 @@ impl HubBuilder {
     /// # Errors
     /// [`HubError::SiloStopping`] if the silo takes no mail.
     pub fn start(self) -> Result<Hub, HubError> {
-        let state =
-            HubState { claim: Claim::Pending, deliveries: VecDeque::new(), wakers: Vec::new() };
+        let state = HubState {
+            claim: Claim::Pending,
+            deliveries: VecDeque::new(),
+            wakers: Vec::new(),
+            handled: None,
+        };
         let shared = Arc::new(HubShared {
             address: self.address,
             handle: self.handle.clone(),
@@ -399,15 +440,24 @@ impl Delivery {
 
     fn finish(&mut self, outcome: Outcome) {
         let Some(request) = self.request.take() else { return };
-        let shard = match request.reply_to {
+        if request.envelope.as_deref().is_none_or(|envelope| !envelope.is_handled_once()) {
+            return self.tell(request.asker(), outcome);
+        }
+        let result = outcome.into_result();
+        let others = self.hub.lock().end_once(&request, &result);
+        for other in others {
+            self.tell(other, Outcome::of(copy_of(&result)));
+        }
+        self.tell(request.asker(), Outcome::of(result));
+    }
+
+    fn tell(&self, asker: Asker, outcome: Outcome) {
+        let Asker { reply_to, correlation } = asker;
+        let shard = match reply_to {
             ReplyTo::Ledger(shard) | ReplyTo::Link { shard, .. } => shard,
         };
-        let mail = ShardMail::Answer {
-            reply_to: request.reply_to,
-            correlation: request.correlation,
-            source: self.hub.address.clone(),
-            outcome,
-        };
+        let source = self.hub.address.clone();
+        let mail = ShardMail::Answer { reply_to, correlation, source, outcome };
         post_surely(&self.hub.handle, shard, mail);
     }
 }

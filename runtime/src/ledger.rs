@@ -24,6 +24,7 @@ use slab::Slab;
 
 use crate::call::{CallRequest, Waiter};
 use crate::directory::Place;
+use crate::envelope::Sending;
 use crate::exec::wheel::TimerKey;
 use crate::links::Sent;
 use crate::mail::ConnId;
@@ -112,6 +113,13 @@ impl OpenDelivery {
     /// Whether it went out on this connection and waits for its outcome there.
     pub fn is_sent_on(&self, conn: ConnId) -> bool {
         matches!(self.stage, Stage::Sent { sent, .. } if sent.conn == conn)
+    }
+
+    /// Whether it may have been handled before: it has a key, and was handed over to a link that
+    /// was lost.
+    pub fn is_sent_again(&self) -> bool {
+        let idempotency = self.request.envelope.as_deref().and_then(|e| e.idempotency);
+        idempotency.is_some_and(|idempotency| idempotency.sending != Sending::First)
     }
 
     /// Whether nobody's turn waits for it.

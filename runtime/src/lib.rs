@@ -7,6 +7,7 @@
 pub mod call;
 pub mod control;
 pub mod ctx;
+mod dedup;
 pub mod directory;
 pub mod envelope;
 pub mod exec;

@@ -12,8 +12,9 @@ use siloring_core::schema::Schema;
 use siloring_core::time::Moment;
 use siloring_core::view::View;
 
+use crate::call::{CallResult, RawReply};
 use crate::directory::{DirectoryMessage, Place, TakeOver};
-use crate::envelope::Envelope;
+use crate::envelope::{Envelope, Sending};
 use crate::exec::tasks::Spawned;
 use crate::hub::HubShared;
 use crate::parcel::Parcel;
@@ -65,6 +66,26 @@ pub struct Request {
     pub envelope: Option<Box<Envelope>>,
 }
 
+impl Request {
+    /// Whether it may have been handled before, by the activation that it names or an unknown one.
+    pub(crate) fn is_sent_again(&self) -> bool {
+        let idempotency = self.envelope.as_deref().and_then(|envelope| envelope.idempotency);
+        idempotency.is_some_and(|idempotency| idempotency.sending != Sending::First)
+    }
+
+    /// Who is to hear its outcome.
+    pub(crate) const fn asker(&self) -> Asker {
+        Asker { reply_to: self.reply_to, correlation: self.correlation }
+    }
+}
+
+/// Who is to hear an outcome.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Asker {
+    pub(crate) reply_to: ReplyTo,
+    pub(crate) correlation: CorrelationId,
+}
+
 /// What became of a request.
 #[derive(Debug)]
 pub struct Outcome {
@@ -80,6 +101,20 @@ impl Outcome {
     /// A failure without a better place.
     pub const fn failure(failure: DeliveryFailure) -> Self {
         Self { result: Err(failure), schema: Schema::NONE, place: None }
+    }
+
+    /// The outcome that somebody was told.
+    pub(crate) fn of(result: CallResult) -> Self {
+        match result {
+            Ok(RawReply { schema, body }) => Self { result: Ok(body), schema, place: None },
+            Err(failure) => Self::failure(failure),
+        }
+    }
+
+    /// As its waiter gets it.
+    pub(crate) fn into_result(self) -> CallResult {
+        let schema = self.schema;
+        self.result.map(|body| RawReply { schema, body })
     }
 }
 

@@ -135,6 +135,73 @@ fn a_handler_slower_than_the_deadline_has_one_effect() {
     check(scenario, &["resent-at-deadline"]);
 }
 
+/// W6, with a key. The link is lost while the handler runs, and once more after it has ended and
+/// before its reply arrives: the call is sent again, and the handler has one effect.
+#[test]
+fn a_call_with_a_key_whose_link_is_lost_is_sent_again_and_has_one_effect() {
+    fn scenario(new: New<'_>) -> Outcome {
+        let mut cluster = up(new(3))?;
+        for slot in [S3, S1] {
+            cluster.block_on(slot, |node| async move {
+                node.handle().grain::<Echo>("keyed").runs().await
+            })??;
+        }
+        for (key, mute) in [(1u64, false), (2, true)] {
+            let ended = Rc::new(Cell::new(None));
+            let told = Rc::clone(&ended);
+            drop(cluster.spawn(S1, move |node| async move {
+                let call = node.handle().grain::<Echo>("keyed").echo_after(300);
+                told.set(Some(call.idempotency_key(key.into()).await));
+            }));
+            cluster.run_for(Duration::from_millis(100))?;
+            if mute {
+                cluster.inflict(Fault::Mute(S3, S1, Duration::from_millis(400)));
+                cluster.run_for(Duration::from_millis(300))?;
+            }
+            cluster.inflict(Fault::Reset(S1, S3));
+            cluster.run_for(5 * SECOND)?;
+            let ended = ended.take().ok_or("it has not ended")??;
+            let runs = cluster.block_on(S2, |node| async move {
+                node.handle().grain::<Echo>("keyed").runs().await
+            })??;
+            ensure!((ended, runs) == (key, key), "said {ended}, ran {runs} times");
+        }
+        Ok(())
+    }
+    check(scenario, &["keys-unknown"]);
+}
+
+/// W6, with a key. The activation is gone that the call was handed over to: nobody else runs it.
+#[test]
+fn a_call_with_a_key_whose_activation_is_gone_is_lost_and_runs_nowhere_else() {
+    fn scenario(new: New<'_>) -> Outcome {
+        let mut cluster = up(new(3))?;
+        for slot in [S3, S1] {
+            cluster.block_on(slot, |node| async move {
+                node.handle().grain::<Echo>("keyed").runs().await
+            })??;
+        }
+        let ended = Rc::new(Cell::new(None));
+        let told = Rc::clone(&ended);
+        drop(cluster.spawn(S1, move |node| async move {
+            let call = node.handle().grain::<Echo>("keyed").echo_after(2_000);
+            let result = call.idempotency_key(1).await;
+            told.set(result.err().and_then(|error| error.delivery().map(DeliveryFailure::name)));
+        }));
+        cluster.run_for(SECOND)?;
+        cluster.inflict(Fault::Kill(S3));
+        cluster.run_for(DETECTED + 10 * SECOND)?;
+        let name = ended.take();
+        ensure!(name == Some("LostAfterHandOver"), "{name:?}");
+        let runs = cluster.block_on(S2, |node| async move {
+            node.handle().grain::<Echo>("keyed").runs().await
+        })??;
+        ensure!(runs == 0, "it ran {runs} times elsewhere");
+        Ok(())
+    }
+    check(scenario, &["again-is-anew"]);
+}
+
 /// W7. A calls B calls A: a diagnosed deadlock, at once.
 #[test]
 fn a_chain_that_waits_for_itself_is_a_deadlock_at_once() {

@@ -10,11 +10,12 @@ use siloring_core::schema::Schema;
 use siloring_core::time::Moment;
 
 use crate::ctx::ActivationShared;
+use crate::dedup::Dedup;
 use crate::envelope::Envelope;
 use crate::exec::tasks::TaskKey;
 use crate::exec::wheel::TimerKey;
 use crate::grain::Access;
-use crate::mail::{ReplyTo, Request};
+use crate::mail::{Asker, ReplyTo, Request};
 
 /// Where an activation stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,6 +66,8 @@ pub(super) struct Activation {
     pub(super) last_used: Moment,
     pub(super) idle_timer: Option<TimerKey>,
     pub(super) queued: bool,
+    /// What it has handled already of what is handled once.
+    pub(super) handled: Option<Box<Dedup<Asker>>>,
     /// Whether the directory's entry is this activation's, as far as it knows.
     pub(super) registered: Registered,
 }
@@ -93,6 +96,7 @@ impl Activation {
             last_used: now,
             idle_timer: None,
             queued: false,
+            handled: None,
             registered: Registered::Yes,
         }
     }

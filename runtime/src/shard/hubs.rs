@@ -85,6 +85,7 @@ impl<L: Links> Shard<L> {
         let (kind, detail) = match refused {
             PushRefused::Full => (RejectedKind::Overloaded, "too many deliveries wait for the hub"),
             PushRefused::Ended => (RejectedKind::NotHere, "the hub is closed"),
+            PushRefused::Duplicate(admission) => return self.answer_duplicate(admission, &request),
         };
         self.refuse(&request, DeliveryFailure::rejected_in(kind, view, detail));
     }

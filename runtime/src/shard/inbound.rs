@@ -218,6 +218,9 @@ impl<L: Links> Shard<L> {
             return self.refuse(&request, failure);
         };
         let is_of_shard = self.is_of_shard(host);
+        if request.is_sent_again() {
+            return self.refuse(&request, not_here(&request.target, "its activation is gone"));
+        }
         if is_of_shard && named_endpoint(&request.target) != Some(self.config.me) {
             let failure = not_here(&request.target, "it names another shard, or none");
             return self.refuse(&request, failure);
@@ -425,7 +428,7 @@ impl<L: Links> Shard<L> {
     }
 }
 
-fn not_here(target: &Address, why: &str) -> DeliveryFailure {
+pub(super) fn not_here(target: &Address, why: &str) -> DeliveryFailure {
     DeliveryFailure::rejected(RejectedKind::NotHere, format!("{target}: {why}"))
 }
 

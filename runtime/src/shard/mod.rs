@@ -10,14 +10,17 @@
 //!   while it drains;
 //! - bounds: `limits.rs`, each refused as `Overloaded` at once.
 //!
-//! The files: `outbound.rs` sends what this shard's code asks for, `inbound.rs` takes what reaches
-//! it, `turns.rs` runs activations, `hubs.rs` keeps hubs, `leave.rs` drains.
+//! The files: `outbound.rs` sends what this shard's code asks for, `settle.rs` ends it with one
+//! outcome; `inbound.rs` takes what reaches it, `once.rs` knows what was handled already,
+//! `turns.rs` runs activations, `hubs.rs` keeps hubs, `leave.rs` drains.
 
 mod activation;
 mod hubs;
 mod inbound;
 mod leave;
+mod once;
 mod outbound;
+mod settle;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -101,6 +104,10 @@ pub enum Planted {
     ResentAtDeadline,
     /// A chain that waits for itself is not looked for.
     DeadlockUndiagnosed,
+    /// Nobody knows the keys of the requests that it has handled.
+    KeysUnknown,
+    /// A request that is sent again is taken for a new one.
+    AgainIsAnew,
 }
 
 /// What a shard is configured with.
@@ -270,7 +277,7 @@ pub struct Shard<L> {
     held_outcomes: VecDeque<HeldOutcome>,
     store_slots: BTreeMap<u64, SlotKey>,
     store_tickets: u64,
-    failure_log: outbound::FailureLog,
+    failure_log: settle::FailureLog,
     leaving: Leaving,
     /// Other silos that leave in our view.
     leavers: Vec<Generation>,
@@ -343,7 +350,7 @@ impl<L: Links> Shard<L> {
             held_outcomes: VecDeque::new(),
             store_slots: BTreeMap::new(),
             store_tickets: 0,
-            failure_log: outbound::FailureLog::default(),
+            failure_log: settle::FailureLog::default(),
             leaving: Leaving::No,
             leavers: Vec::new(),
             callers_count: 0,

@@ -2,6 +2,7 @@
 
 mod here;
 mod of_shard;
+mod once;
 
 use std::sync::{Mutex, PoisonError};
 
@@ -55,6 +56,16 @@ const PUSH_TWO: MethodSpec = method("push_two");
 const NOTHING: MethodSpec = method("nothing");
 const SLEEP: MethodSpec = method("sleep");
 const ADD: MethodSpec = method("add");
+/// In which attempt the call came.
+const ATTEMPT: MethodSpec = method("attempt");
+/// The call's key.
+const KEY: MethodSpec = method("key");
+/// Adds, and fails.
+const FAIL: MethodSpec = method("fail");
+/// Adds, and says so after a while; turns may interleave.
+const SLOW_ADD: MethodSpec = shared("slow_add");
+/// Adds, and fails after a while; turns may interleave.
+const SLOW_FAIL: MethodSpec = shared("slow_fail");
 /// One future of the turn and one of the shard, which call later.
 const SPAWN_BOTH: MethodSpec = method("spawn_both");
 /// Ends the activation.
@@ -78,6 +89,11 @@ impl Grain for Counter {
         NOTHING,
         SLEEP,
         ADD,
+        ATTEMPT,
+        KEY,
+        FAIL,
+        SLOW_ADD,
+        SLOW_FAIL,
         SPAWN_BOTH,
         STOP,
         STOP_BY_TIMER,
@@ -115,6 +131,8 @@ impl Grain for Counter {
             Sleep::new(PERIOD * 100).await;
         } else if id == ADD.id {
             turn.exclusive().calls += 1;
+        } else if once::METHODS.contains(&id) {
+            return once::run(&turn).await;
         } else if id == SPAWN_BOTH.id {
             let me = ctx.grain::<Self>("one");
             let later = move |me: GrainRef<Self>| async move {

@@ -216,6 +216,10 @@ impl<L: Links> Shard<L> {
             let failure = DeliveryFailure::rejected(RejectedKind::Incompatible, detail);
             return self.refuse(&request, failure);
         }
+        if !self.is_to_begin(key, &request) {
+            return;
+        }
+        let activation = &mut self.activations[key as usize];
         // One that nobody knows is refused in a turn of its own.
         let (access, schema) = method
             .map_or((Access::Exclusive, Schema::NONE), |method| (method.access, method.reply));
@@ -343,15 +347,8 @@ impl<L: Links> Shard<L> {
         // A turn that was cut off while it was polled has been answered for.
         let Some(turn) = self.end_turn(task, key) else { return };
         let Some(reply) = turn.reply else { return self.hook_done(key, output) };
-        self.answer_turn(key, reply, output);
+        self.answer_turn(key, reply, turn.envelope.as_deref(), output);
         self.after_turn(key);
-    }
-
-    fn answer_turn(&mut self, key: ActivationKey, reply: TurnReply, output: TurnOutput) {
-        let schema = if output.is_ok() { reply.schema } else { Schema::NONE };
-        let outcome = Outcome { result: output, schema, place: None };
-        let shared = Rc::clone(&self.activations[key as usize].shared);
-        self.respond(reply.to, reply.correlation, &shared.address, outcome);
     }
 
     fn end_turn(&mut self, task: TaskKey, key: ActivationKey) -> Option<RunningTurn> {
@@ -410,7 +407,7 @@ impl<L: Links> Shard<L> {
         self.emit(Event::HandlerPanicked { target, message });
         if let Some(reply) = turn.reply {
             let failure = DeliveryFailure::failed(FailedKind::HandlerFailed, detail.clone());
-            self.answer_turn(key, reply, Err(failure));
+            self.answer_turn(key, reply, turn.envelope.as_deref(), Err(failure));
         }
         if self.activations[key as usize].life == Life::Activating {
             return self.activation_failed(key, &detail);
@@ -432,7 +429,7 @@ impl<L: Links> Shard<L> {
             }
             if let Some(reply) = turn.reply {
                 let failure = DeliveryFailure::failed(FailedKind::HandlerFailed, why);
-                self.answer_turn(key, reply, Err(failure));
+                self.answer_turn(key, reply, turn.envelope.as_deref(), Err(failure));
             }
         }
         turns.len()

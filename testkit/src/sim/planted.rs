@@ -52,6 +52,8 @@ const DEFECTS: &[(&str, Defect)] = &[
     ("every-failure-logged", Defect::Shard(shard::Planted::EveryFailureLogged)),
     ("resent-at-deadline", Defect::Shard(shard::Planted::ResentAtDeadline)),
     ("deadlock-undiagnosed", Defect::Shard(shard::Planted::DeadlockUndiagnosed)),
+    ("keys-unknown", Defect::Shard(shard::Planted::KeysUnknown)),
+    ("again-is-anew", Defect::Shard(shard::Planted::AgainIsAnew)),
     ("open-before-all-answers", Defect::Directory(directory::Defect::OpenBeforeAllAnswers)),
     ("cache-kept-on-refusal", Defect::Directory(directory::Defect::CacheKeptOnRefusal)),
     ("claim-gives-up", Defect::Directory(directory::Defect::ClaimGivesUp)),
