@@ -12,6 +12,8 @@
     reason = "a driver owns threads, reads the clock, draws a seed"
 )]
 
+mod watch;
+
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -35,6 +37,8 @@ use crate::lanes::{Lane, Lanes, Output, WorkerId, request_bytes};
 use crate::memory::MemoryStore;
 use crate::open::{OpenError, open_parsed};
 use crate::url::StoreUrl;
+
+pub use self::watch::RegistryWatch;
 
 /// Returns of workers that may be under way at once: results and end of each.
 const RETURNS_MAX: usize = 2 * (STORE_RETIRED_MAX + 1) * Lane::ALL.len();

@@ -4,7 +4,8 @@
 //! One setting, a [`StoreUrl`], names the store of a silo; there is no second one and no look-up by
 //! name. [`migrate()`] makes its tables, in phases; [`open()`] refuses a store that lacks one. A
 //! store does compare-and-set and never retries; what it is asked and answers is
-//! [`siloring_core::ports::store`]. [`StoreThreads`] owns the connections of a running silo.
+//! [`siloring_core::ports::store`]. [`StoreThreads`] owns the connections of a running silo,
+//! [`RegistryWatch`] one more that hears when subscriptions change.
 //!
 //! Deliberately absent: knowledge of grains, silos' links, or any policy of who is Dead.
 
@@ -18,8 +19,9 @@ mod postgres;
 mod rows;
 mod sqlite;
 mod url;
+mod watch;
 
-pub use driver::{OnAnswer, Opener, StoreClient, StoreThreads};
+pub use driver::{OnAnswer, Opener, RegistryWatch, StoreClient, StoreThreads};
 pub use memory::{MemorySnapshot, MemoryStore};
 pub use migrate::{MigrateError, Phase, PhaseOutcome, PhaseReport, Report, migrate};
 pub use open::{OpenError, check, open};

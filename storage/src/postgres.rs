@@ -8,7 +8,7 @@
 //! thread has its store), client-side time-outs (the threads' business).
 
 mod groups;
-mod registry;
+pub(crate) mod registry;
 
 use std::collections::BTreeMap;
 

@@ -237,6 +237,7 @@ fn a_file_that_another_process_has_locked_bounds_the_wait() {
     let waited = store.execute(&write_row(0, row("a", 1, SiloStatus::Joining)));
     assert!(is_unavailable(&waited), "within {STORE_STATEMENT_TIME_MAX:?}: {waited:?}");
     assert_eq!(table(&mut *store).version.0, 0, "reads are not held up");
+    assert_eq!(subscriptions(&mut *store, "s").1, SetVersion(0), "nor are those of subscriptions");
     other.execute_batch("ROLLBACK").unwrap();
     store.execute(&write_row(0, row("a", 1, SiloStatus::Joining))).unwrap();
 }

@@ -401,6 +401,27 @@ fn a_thousand_subscriptions_that_wait_at_once_are_a_few_commits() {
     assert!(inserted <= 50 && replaced <= 50, "{inserted} and {replaced} commits");
 }
 
+#[test]
+fn a_group_of_mixed_writes_is_a_statement_a_table() {
+    let Some(url) = postgres() else { return };
+    let mut store = open(&url, &cluster("a")).unwrap();
+    let ids: Vec<_> = (0..300).map(|id| id.to_string()).collect();
+    let loads: Vec<_> = ids.iter().map(|id| load(id, fence(1, 1))).collect();
+    assert!(store.execute_group(&loads).iter().all(Result::is_ok));
+    let writes = ids.iter().enumerate().flat_map(|(number, id)| {
+        let letter = DeadLetter { number: number as u64, ..letter() };
+        let state = write(id, fence(1, 1), 0, Some(record("x")));
+        [state, insert(&subscription("s", id)), StoreRequest::WriteDeadLetter(letter)]
+    });
+    let results = store.execute_group(&writes.collect::<Vec<_>>());
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
+    let commits = "SELECT count(DISTINCT xmin::text), count(*) FROM (
+        SELECT xmin FROM siloring_state UNION ALL SELECT xmin FROM siloring_subscription
+        UNION ALL SELECT xmin FROM siloring_dead_letter) written";
+    let row = admin(&url).query_one(commits, &[]).unwrap();
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (3, 900));
+}
+
 #[expect(clippy::print_stdout, reason = "what was measured is shown")]
 fn show_commits(count: usize, inserted: i64, replaced: i64) {
     println!("{count} subscriptions: {inserted} commits; {count} replacements: {replaced} commits");

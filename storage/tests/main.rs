@@ -11,3 +11,4 @@ mod registry;
 #[path = "../../testkit/src/postgres.rs"]
 pub mod server;
 mod threads;
+mod watch;

@@ -10,15 +10,15 @@
 
 use std::collections::BTreeMap;
 
-use postgres::Row;
 use postgres::types::Type;
+use postgres::{Client, Row};
 use siloring_core::hash::stable_u64;
 use siloring_core::limits::STORE_GROUP_BYTES_MAX;
-use siloring_core::ports::registry::{DeadLetter, SetVersion, Subscription};
+use siloring_core::ports::registry::{DeadLetter, RegistryHint, SetVersion, Subscription};
 use siloring_core::ports::store::{StoreAnswer, StoreError, StoreRequest, StoreResult};
-use siloring_core::{Address, Generation, ViewNumber};
+use siloring_core::{Address, AddressHash, ClusterId, Generation, ViewNumber};
 
-use super::{Failure, Rows};
+use super::{Failure, Rows, show};
 use crate::rows::{LetterColumns, SubscriptionColumns, column, long_column, number};
 
 /// Told when subscriptions of many streams have changed.
@@ -27,6 +27,31 @@ const EVERYTHING: &str = "*";
 /// The channel on which changes of a cluster's subscriptions are told.
 fn channel(cluster: &str) -> String {
     format!("siloring_{:016x}", stable_u64(cluster.as_bytes()))
+}
+
+/// What a notification tells; `None`: anybody may notify on any channel, and this was not ours.
+pub(crate) fn hint(payload: &str) -> Option<RegistryHint> {
+    if payload == EVERYTHING {
+        return Some(RegistryHint::Everything);
+    }
+    let hash = u128::from_str_radix(payload, 16).ok()?;
+    (payload == long_column(hash)).then_some(RegistryHint::Stream(AddressHash(hash)))
+}
+
+/// Has the server tell the session of changes from now on.
+pub(crate) fn listen(client: &mut Client, cluster: &ClusterId) -> Result<(), postgres::Error> {
+    client.batch_execute(&format!("LISTEN {}", channel(cluster.as_str())))
+}
+
+/// The newest version of a cluster's registry.
+pub(crate) fn newest(client: &mut Client, cluster: &ClusterId) -> Result<SetVersion, String> {
+    let sql = "SELECT version FROM siloring_registry WHERE cluster = $1";
+    let found = client.query_typed_opt(sql, &[(&cluster.as_str(), Type::TEXT)]);
+    let version = match found.map_err(|error| show(&error))? {
+        Some(row) => row.try_get(0).map_err(|error| show(&error))?,
+        None => 0,
+    };
+    number(version).map(SetVersion).map_err(|error| error.to_string())
 }
 
 impl Rows<'_> {
