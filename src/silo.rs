@@ -33,7 +33,7 @@ use siloring_runtime::handle::{Handle, Post as Mailboxes, PostError};
 use siloring_runtime::host::HostFactory;
 use siloring_runtime::mail::{ControlMail, ShardMail};
 use siloring_runtime::shard::ShardConfig;
-use siloring_storage::StoreThreads;
+use siloring_storage::{RegistryWatch, StoreThreads};
 use siloring_transport::net::{Listener, UnixName, nonce};
 
 use crate::config::Settings;
@@ -341,6 +341,7 @@ impl Starting {
             }
         };
         let advertised = self.plan.advertised(self.bound);
+        let watch = self.plan.watch_registry(&handle);
         if let Err(failure) = Streams::start(&handle) {
             tracing::warn!(target: "siloring", %failure, "a silo stopped while it started");
         }
@@ -355,6 +356,7 @@ impl Starting {
             notices: heard,
             threads,
             store: Some(self.store),
+            watch: Some(watch),
             claim: self.claim.take(),
         })
     }
@@ -463,6 +465,7 @@ pub struct Silo {
     notices: mpsc::Receiver<Notice>,
     threads: Vec<JoinHandle<()>>,
     store: Option<StoreThreads>,
+    watch: Option<RegistryWatch>,
     claim: Option<plan::MemoryClaim>,
 }
 
@@ -579,6 +582,7 @@ impl Silo {
     fn hear_end(&mut self) -> Result<(), DrainError> {
         let notice = self.notices.recv().expect("the control thread tells before it ends");
         join_all(core::mem::take(&mut self.threads));
+        drop(self.watch.take());
         drop(self.store.take());
         drop(self.claim.take());
         match notice {

@@ -345,6 +345,8 @@ pub const STREAM_WATCHERS_MAX: usize = SILOS_MAX;
 pub const REGISTRY_TRIES_MAX: u32 = 5;
 /// Streams that one shard's part of the subscriber check holds.
 pub const CHECK_ENTRIES_MAX: usize = 128 * 1024;
+/// From the first word of a changed row to the reading of them: many changes cost one.
+pub const REFRESH_DELAY: Duration = Duration::from_millis(500);
 /// Between two tries of a sweep while the registry does not answer.
 pub const SWEEP_RETRY_AFTER: Duration = Duration::from_secs(5);
 

@@ -31,6 +31,7 @@ use siloring_runtime::ctx::Ctx;
 use siloring_runtime::grain::{
     Access, Grain, GrainType, MethodId, MethodSpec, Placement, Turn, TurnOutput,
 };
+use siloring_runtime::handle::Handle;
 use siloring_runtime::here::Here;
 
 use crate::flights;
@@ -40,6 +41,7 @@ use crate::message::{
     WireEpoch, WireFailure, WireSet,
 };
 use crate::queue::{NewEvent, Origin, Published, Queue, QueueOutput, Summary, Waiting};
+use crate::shard::ShardStreams;
 use crate::streams::Streams;
 
 /// The grain that owns a stream. Its key is `namespace/key`.
@@ -137,6 +139,7 @@ enum Ticket {
 /// The state of a stream at its owner.
 #[derive(Debug)]
 pub(crate) struct Owner {
+    handle: Handle,
     pub(crate) stream: Address,
     pub(crate) streams: Arc<Streams>,
     pub(crate) epoch: ActivationNumber,
@@ -160,7 +163,9 @@ impl Owner {
         // A silo that hosts the type has streams; a test's shard may not.
         let streams = streams.unwrap_or_else(|| crate::StreamsBuilder::default().build(1));
         let policy = streams.policy_of(&stream);
+        Here::extension::<ShardStreams>().owner_came(&stream, ctx.fence());
         Rc::new(Self {
+            handle: ctx.handle().clone(),
             epoch: ctx.fence(),
             queue: RefCell::new(Queue::new(policy)),
             members: RefCell::default(),
@@ -351,6 +356,15 @@ impl Owner {
 
 fn origin(publish: &<Publish as rkyv::Archive>::Archived) -> Origin {
     Origin { lane: publish.lane.to_native(), number: publish.number.to_native() }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // Outside of its shard, the shard is going too.
+        if Here::is_of(&self.handle) {
+            Here::extension::<ShardStreams>().owner_went(&self.stream, self.epoch);
+        }
+    }
 }
 
 /// A load under way. Dropped, those who wait look again.

@@ -1,5 +1,5 @@
-//! What one shard keeps of its silo's streams: the lanes of its publishers, and its part of the
-//! subscriber check.
+//! What one shard keeps of its silo's streams: the lanes of its publishers, its part of the
+//! subscriber check, and which owners live here.
 //!
 //! Contract:
 //! - numbers of a lane rise by one and are given once; the lowest one without an outcome is told
@@ -9,19 +9,23 @@
 
 use core::cell::{Cell, RefCell};
 use core::fmt;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use siloring_core::address::AddressHash;
+use siloring_core::address::{Address, AddressHash};
 use siloring_core::hash::HashMap;
-use siloring_core::ids::ShardIndex;
-use siloring_core::limits::{PUBLISH_WINDOW_BYTES_MAX, PUBLISHES_OPEN_MAX};
+use siloring_core::ids::{ActivationNumber, ShardIndex};
+use siloring_core::limits::{PUBLISH_WINDOW_BYTES_MAX, PUBLISHES_OPEN_MAX, REFRESH_DELAY};
 use siloring_core::outcome::{DeliveryFailure, RejectedKind};
+use siloring_core::ports::registry::RegistryHint;
 use siloring_core::view::{SiloRow, View};
+use siloring_runtime::ctx::Sleep;
 use siloring_runtime::handle::Handle;
 use siloring_runtime::here::Here;
 
 use crate::check::{CheckWriter, Gone, Owned};
+use crate::message::WireSet;
+use crate::owner::{REFRESH_SPEC, StreamOwner};
 use crate::streams::{Set, Streams};
 use crate::sweep;
 
@@ -33,6 +37,11 @@ pub(crate) struct ShardStreams {
     /// No lane has given a number from here on. Lanes that end leave it behind.
     unused: Cell<u64>,
     window_bytes: Cell<usize>,
+    /// Streams that have their owner on this shard.
+    owners: RefCell<BTreeMap<AddressHash, (Address, ActivationNumber)>>,
+    /// Those whose rows may have been changed by somebody else.
+    stale: RefCell<BTreeSet<AddressHash>>,
+    is_refreshing: Cell<bool>,
 }
 
 #[derive(Debug)]
@@ -57,6 +66,9 @@ impl Default for ShardStreams {
             lanes: RefCell::default(),
             unused: Cell::new(1),
             window_bytes: Cell::new(0),
+            owners: RefCell::default(),
+            stale: RefCell::default(),
+            is_refreshing: Cell::new(false),
         }
     }
 }
@@ -115,6 +127,35 @@ impl ShardStreams {
         self.window_bytes.set(self.window_bytes.get() - bytes);
     }
 
+    /// A stream has its owner here now.
+    pub(crate) fn owner_came(&self, stream: &Address, epoch: ActivationNumber) {
+        self.owners.borrow_mut().insert(stream.hash(), (stream.clone(), epoch));
+    }
+
+    /// That owner is gone; another one may have come.
+    pub(crate) fn owner_went(&self, stream: &Address, epoch: ActivationNumber) {
+        let mut owners = self.owners.borrow_mut();
+        if owners.get(&stream.hash()).is_some_and(|(_, known)| *known == epoch) {
+            owners.remove(&stream.hash());
+        }
+    }
+
+    /// Somebody may have changed rows of the registry: owners on this shard read them again, soon,
+    /// once for many such hints.
+    pub(crate) fn hinted(&self, hint: RegistryHint) {
+        let owners = self.owners.borrow();
+        let mut stale = self.stale.borrow_mut();
+        match hint {
+            RegistryHint::Stream(stream) => {
+                stale.extend(owners.get(&stream).map(|(stream, _)| stream.hash()));
+            }
+            RegistryHint::Everything => stale.extend(owners.keys()),
+        }
+        if !stale.is_empty() && !self.is_refreshing.replace(true) {
+            Here::spawn(refresh());
+        }
+    }
+
     fn view_changed(&self, before: Option<&View>, view: &View) {
         let Some(writer) = &mut *self.writer.borrow_mut() else { return };
         let is_gone = |row: &SiloRow| view.is_gone(row.incarnation.generation);
@@ -163,6 +204,26 @@ impl Drop for OpenPublish {
         // A stopped shard has no window left; one that takes no mail now keeps the number open, and
         // later events of the lane are taken in after a moment's hold.
         drop(self.handle.spawn_on(self.shard, close));
+    }
+}
+
+/// Lets owners of stale streams read their rows again, one after the other.
+async fn refresh() {
+    let shard = Here::extension::<ShardStreams>();
+    loop {
+        Sleep::new(REFRESH_DELAY).await;
+        let stale = core::mem::take(&mut *shard.stale.borrow_mut());
+        for stream in stale {
+            let known = shard.owners.borrow().get(&stream).map(|(stream, _)| stream.clone());
+            let Some(stream) = known else { continue };
+            let owner = Here::handle().grain::<StreamOwner>(stream.id());
+            // An owner that cannot read now is told again when the registry is reached.
+            drop(owner.call::<_, WireSet>(&REFRESH_SPEC, &()).await);
+        }
+        if shard.stale.borrow().is_empty() {
+            shard.is_refreshing.set(false);
+            return;
+        }
     }
 }
 

@@ -10,10 +10,11 @@ use siloring_core::address::{Address, AddressHash};
 use siloring_core::body::Body;
 use siloring_core::ids::{MethodId, ShardIndex};
 use siloring_core::limits::CHECK_ENTRIES_MAX;
-use siloring_core::ports::registry::SetVersion;
+use siloring_core::ports::registry::{RegistryHint, SetVersion};
 use siloring_core::schema::{Message, Schema};
 use siloring_runtime::grain::{EventMethod, Grain};
 use siloring_runtime::handle::Handle;
+use siloring_runtime::here::Here;
 use siloring_runtime::host::HostFactory;
 
 use crate::agent::Agent;
@@ -21,6 +22,7 @@ use crate::check::{CheckCache, CheckWriter, Liveness};
 use crate::id::parts;
 use crate::owner::StreamOwner;
 use crate::policy::StreamPolicy;
+use crate::shard::ShardStreams;
 
 /// What an owner says of its stream's consumers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -133,6 +135,19 @@ impl Streams {
         (0..handle.shards())
             .map(ShardIndex)
             .try_for_each(|shard| handle.spawn_on(shard, crate::shard::run))
+    }
+
+    /// Somebody may have changed subscriptions in the store: an operator, or another silo.
+    pub fn hinted(handle: &Handle, hint: RegistryHint) {
+        let tell = |shard| {
+            let tell = move || async move { Here::extension::<ShardStreams>().hinted(hint) };
+            // A hint that is lost is made up for by the next one.
+            drop(handle.spawn_on(shard, tell));
+        };
+        match hint {
+            RegistryHint::Stream(stream) => tell(ShardIndex::of(stream.0, handle.shards())),
+            RegistryHint::Everything => (0..handle.shards()).map(ShardIndex).for_each(tell),
+        }
     }
 
     /// Whether anybody subscribes to the stream, as far as this silo knows. From any thread; takes

@@ -11,9 +11,11 @@ use siloring_core::limits::{
 };
 use siloring_core::{ClusterId, ShardIndex, SiloName};
 use siloring_runtime::control::ControlConfig;
+use siloring_pubsub::Streams;
+use siloring_runtime::handle::Handle;
 use siloring_runtime::host::HostFactory;
 use siloring_runtime::shard::ShardConfig;
-use siloring_storage::StoreThreads;
+use siloring_storage::{RegistryWatch, StoreThreads};
 use siloring_transport::net::host_identity;
 use siloring_transport::{FactsError, LocalFacts, Secret};
 
@@ -129,6 +131,14 @@ impl Plan {
         let shared = Arc::clone(shared);
         let on_event = move |event| shared.record(&event);
         Ok(StoreThreads::start(&self.store, &self.facts.cluster, on_event)?)
+    }
+
+    /// Lets the silo's streams hear when somebody changes subscriptions in the store.
+    pub(super) fn watch_registry(&self, handle: &Handle) -> RegistryWatch {
+        let handle = handle.clone();
+        let on_hint = move |hint| Streams::hinted(&handle, hint);
+        RegistryWatch::start(&self.store, &self.facts.cluster, on_hint)
+            .expect("the store was opened by this URL")
     }
 
     /// Takes the one place that a cluster on `memory:` has in this process.
