@@ -62,6 +62,11 @@ pub fn derive_grain(input: TokenStream) -> TokenStream {
 ///         self.members.len() as u64
 ///     }
 ///
+///     #[on_event]
+///     async fn on_line(&mut self, line: &Archived<Line>) {
+///         self.lines += u64::from(line.from.as_str() != "");
+///     }
+///
 ///     async fn count(&self) -> u64 {
 ///         self.members.len() as u64
 ///     }
@@ -91,6 +96,11 @@ pub fn derive_grain(input: TokenStream) -> TokenStream {
 ///   dead core helps nobody.
 /// - A method is known by the hash of its name; `#[method(id = "…")]` keeps the old name's when it
 ///   is renamed.
+///
+/// - A method with `#[on_event]` takes the events of streams: one message, as `&Archived<M>` or as
+///   `M`, and `ctx: &Ctx` if it is needed. It returns nothing, or `Result<(), E>`: after an error
+///   the stream delivers the event again. It cannot be called; a grain is subscribed with the
+///   constant of its name, `Room::ON_LINE` for `on_line`.
 ///
 /// The calls are a trait named after the grain (`RoomRef` for `Room`), as visible as the methods,
 /// which `GrainRef<Room>` implements: `room.join(name).await`.

@@ -1,5 +1,6 @@
 //! `#[grain_methods]`: reads the impl block. What it expands to is in `expansion`.
 
+mod event;
 mod expansion;
 
 use darling::util::SpannedValue;
@@ -13,6 +14,7 @@ use syn::{
 };
 
 use crate::{errors::Errors, names, travel};
+use event::EventHandler;
 
 /// The impl block of a grain, read and checked.
 struct GrainMethods {
@@ -20,6 +22,7 @@ struct GrainMethods {
     name: Ident,
     visibility: Visibility,
     methods: Vec<Method>,
+    events: Vec<EventHandler>,
     on_activate: Option<Hook>,
     on_deactivate: Option<Hook>,
 }
@@ -106,7 +109,10 @@ fn no_settings(settings: &TokenStream) -> syn::Result<()> {
 fn strip_method_attributes(block: &mut ItemImpl) {
     for item in &mut block.items {
         if let ImplItem::Fn(function) = item {
-            function.attrs.retain(|attribute| !attribute.path().is_ident("method"));
+            let is_ours = |attribute: &Attribute| {
+                attribute.path().is_ident("method") || attribute.path().is_ident("on_event")
+            };
+            function.attrs.retain(|attribute| !is_ours(attribute));
         }
     }
 }
@@ -118,6 +124,7 @@ fn read(block: &ItemImpl) -> syn::Result<GrainMethods> {
         name,
         visibility: Visibility::Inherited,
         methods: Vec::new(),
+        events: Vec::new(),
         on_activate: None,
         on_deactivate: None,
     };
@@ -126,7 +133,7 @@ fn read(block: &ItemImpl) -> syn::Result<GrainMethods> {
         errors.keep(found.take(item));
     }
     errors.keep(one_visibility(block).map(|visibility| found.visibility = visibility));
-    errors.keep(distinct_ids(&found.methods));
+    errors.keep(distinct_ids(&found));
     errors.finish()?;
     Ok(found)
 }
@@ -160,6 +167,8 @@ impl GrainMethods {
             self.on_activate = Some(read_hook(function)?);
         } else if function.sig.ident == "on_deactivate" {
             self.on_deactivate = Some(read_hook(function)?);
+        } else if event::takes_events(function) {
+            self.events.push(event::read(function)?);
         } else {
             self.methods.push(read_method(function)?);
         }
@@ -167,8 +176,10 @@ impl GrainMethods {
     }
 }
 
-fn is_hook(function: &ImplItemFn) -> bool {
-    function.sig.ident == "on_activate" || function.sig.ident == "on_deactivate"
+/// Whether nobody calls it.
+fn is_uncalled(function: &ImplItemFn) -> bool {
+    let is_hook = |name| function.sig.ident == name;
+    is_hook("on_activate") || is_hook("on_deactivate") || event::takes_events(function)
 }
 
 /// What holds for methods and hooks alike.
@@ -395,7 +406,7 @@ fn one_visibility(block: &ItemImpl) -> syn::Result<Visibility> {
         let ImplItem::Fn(function) = item else {
             return None;
         };
-        Some(function).filter(|function| !is_hook(function))
+        Some(function).filter(|function| !is_uncalled(function))
     });
     let Some(first) = methods.next() else {
         return Ok(Visibility::Inherited);
@@ -412,13 +423,16 @@ fn one_visibility(block: &ItemImpl) -> syn::Result<Visibility> {
 
 /// Two methods under one text are found here; two texts with one hash by an assertion in the
 /// expansion.
-fn distinct_ids(methods: &[Method]) -> syn::Result<()> {
-    for (index, method) in methods.iter().enumerate() {
-        let earlier = methods.iter().take(index).find(|earlier| *earlier.id == *method.id);
+fn distinct_ids(found: &GrainMethods) -> syn::Result<()> {
+    let methods = found.methods.iter().map(|method| (&method.id, &method.name));
+    let events = found.events.iter().map(|event| (&event.id, &event.name));
+    let all: Vec<_> = methods.chain(events).collect();
+    for (index, (id, name)) in all.iter().enumerate() {
+        let earlier = all.iter().take(index).find(|(earlier, _)| ***earlier == ***id);
         // Variants of one method for different targets share its id.
-        if let Some(earlier) = earlier.filter(|earlier| earlier.name != method.name) {
-            let text = format!("`{}` has this id already: write another", earlier.name);
-            return Err(syn::Error::new(method.id.span(), text));
+        if let Some((_, earlier)) = earlier.filter(|(_, earlier)| earlier != name) {
+            let text = format!("`{earlier}` has this id already: write another");
+            return Err(syn::Error::new(SpannedValue::span(id), text));
         }
     }
     Ok(())

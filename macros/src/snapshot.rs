@@ -53,6 +53,11 @@ fn room() -> TokenStream {
             pub async fn post(&self, ctx: &Ctx, line: &Archived<Line>) -> Result<u64, RoomError> {
                 Ok(7)
             }
+
+            #[on_event]
+            async fn on_line(&mut self, ctx: &Ctx, line: &Archived<Line>) -> Result<(), String> {
+                Ok(())
+            }
         }
     }
 }

@@ -91,6 +91,16 @@ impl<G: GrainType> Turn<G> {
         }
     }
 
+    /// Ends an event's turn as the grain decided: after an error the stream delivers it again.
+    pub fn handled<E: fmt::Display>(&self, result: Result<(), E>) -> TurnOutput {
+        match result {
+            Ok(()) => self.reply(&()),
+            Err(error) => {
+                Err(DeliveryFailure::failed(FailedKind::HandlerFailed, error.to_string()))
+            }
+        }
+    }
+
     /// Ends a turn whose method this version of the grain does not have.
     pub fn unknown_method(&self) -> TurnOutput {
         Err(DeliveryFailure::rejected(

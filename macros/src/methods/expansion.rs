@@ -15,18 +15,29 @@ impl GrainMethods {
         let reference = self.reference_trait();
         let arguments = self.methods.iter().map(Method::arguments_type);
         let specs = self.methods.iter().map(|method| method.spec(&self.grain));
+        let event_specs = self.events.iter().map(|event| event.spec(&self.grain));
+        let events = self.event_constants();
         let grain = self.implementation();
         let calls = self.calls();
         quote! {
             #reference
+            #events
 
             const _: () = {
                 #(#arguments)*
                 #(#specs)*
+                #(#event_specs)*
                 #grain
                 #calls
             };
         }
+    }
+
+    /// What events are subscribed to with.
+    fn event_constants(&self) -> Option<TokenStream> {
+        let grain = &self.grain;
+        let constants = self.events.iter().map(|event| event.associated(grain));
+        (!self.events.is_empty()).then(|| quote!(impl #grain { #(#constants)* }))
     }
 
     fn reference_name(&self) -> Ident {
@@ -67,10 +78,17 @@ impl GrainMethods {
             let (conditions, spec) = (&method.conditions, method.spec_name());
             quote!(#(#conditions)* #spec)
         });
+        let event_specs = self.events.iter().map(|event| {
+            let (conditions, spec) = (event.conditions(), event.spec_name());
+            quote!(#(#conditions)* #spec)
+        });
+        let specs = specs.chain(event_specs);
         let turn = local("turn");
         let activate = hook_arm(grain, &turn, self.on_activate.as_ref(), &quote!(ACTIVATE));
         let deactivate = hook_arm(grain, &turn, self.on_deactivate.as_ref(), &quote!(DEACTIVATE));
         let arms = self.methods.iter().map(|method| method.arm(grain, &turn));
+        let events = self.events.iter().map(|event| event.arm(grain, &turn));
+        let arms = arms.chain(events);
         let collision = format!(
             "two methods of `{}` hash to one id: give one of them another by \
              `#[method(id = \"…\")]`",
@@ -132,8 +150,26 @@ fn hook_arm(grain: &Type, turn: &Ident, hook: Option<&Hook>, id: &TokenStream) -
     }
 }
 
+impl Access {
+    /// The name of the runtime's variant.
+    pub(super) fn variant(self) -> TokenStream {
+        match self {
+            Self::Exclusive => quote!(Exclusive),
+            Self::Shared => quote!(Shared),
+        }
+    }
+}
+
+/// How a turn takes the state, and how its method borrows that.
+pub(super) fn guard_of(access: Access, state: &Ident, turn: &Ident) -> (TokenStream, TokenStream) {
+    match access {
+        Access::Exclusive => (quote!(let mut #state = #turn.exclusive();), quote!(&mut #state)),
+        Access::Shared => (quote!(let #state = #turn.shared();), quote!(&#state)),
+    }
+}
+
 /// A name that only the expansion sees.
-fn local(name: &str) -> Ident {
+pub(super) fn local(name: &str) -> Ident {
     Ident::new(name, Span::mixed_site())
 }
 
@@ -199,10 +235,7 @@ impl Method {
         let name = self.name.unraw().to_string();
         let span = reply.span();
         let reply = quote_spanned!(span=> <#reply as ::siloring::schema::Layout>::LAYOUT);
-        let access = match self.access {
-            Access::Exclusive => quote!(Exclusive),
-            Access::Shared => quote!(Shared),
-        };
+        let access = self.access.variant();
         quote! {
             #(#conditions)*
             const #id_name: ::siloring::MethodId = ::siloring::MethodId::of(#id);
@@ -227,10 +260,7 @@ impl Method {
             .travelling()
             .next()
             .map(|_| quote!(let #arguments = #turn.arguments::<#arguments_type>()?;));
-        let (guard, borrow) = match self.access {
-            Access::Exclusive => (quote!(let mut #state = #turn.exclusive();), quote!(&mut #state)),
-            Access::Shared => (quote!(let #state = #turn.shared();), quote!(&#state)),
-        };
+        let (guard, borrow) = guard_of(self.access, &state, turn);
         let values = self.parameters.iter().map(|parameter| match parameter {
             Parameter::Context => quote!(#turn.ctx()),
             Parameter::Owned { name, ty } => quote!(#turn.owned::<#ty>(&#arguments.#name)?),

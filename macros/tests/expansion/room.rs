@@ -52,6 +52,9 @@ impl Room {
     pub async fn post(&self, ctx: &Ctx, line: &Archived<Line>) -> Result<u64, RoomError> {
         Ok(7)
     }
+    async fn on_line(&mut self, ctx: &Ctx, line: &Archived<Line>) -> Result<(), String> {
+        Ok(())
+    }
 }
 #[doc = "Calls to the methods of [`Room`]."]
 pub trait RoomRef {
@@ -59,6 +62,11 @@ pub trait RoomRef {
     fn join(&self, name: String) -> ::siloring::call::Call<()>;
     #[doc = r" Posts a line."]
     fn post(&self, line: Line) -> ::siloring::call::Call<u64, RoomError>;
+}
+impl Room {
+    #[doc = "Subscribes a grain with its `on_line`."]
+    const ON_LINE: ::siloring::grain::EventMethod<Room, Line> =
+        ::siloring::grain::EventMethod::<Room, Line>::new(::siloring::MethodId::of("on_line"));
 }
 const _: () = {
     #[derive(
@@ -123,8 +131,11 @@ const _: () = {
         <::core::result::Result<u64, RoomError> as ::siloring::schema::Layout>::LAYOUT,
         ::siloring::grain::Access::Shared,
     );
+    const __ON_LINE_SPEC: ::siloring::grain::MethodSpec =
+        <Room>::ON_LINE.spec("on_line", ::siloring::grain::Access::Exclusive);
     impl ::siloring::grain::Grain for Room {
-        const METHODS: &'static [::siloring::grain::MethodSpec] = &[__JOIN_SPEC, __POST_SPEC];
+        const METHODS: &'static [::siloring::grain::MethodSpec] =
+            &[__JOIN_SPEC, __POST_SPEC, __ON_LINE_SPEC];
         fn dispatch(
             turn: ::siloring::turn::Turn<Self>,
         ) -> impl ::core::future::Future<Output = ::siloring::turn::TurnOutput> + 'static {
@@ -150,6 +161,13 @@ const _: () = {
                         let reply: ::core::result::Result<u64, RoomError> =
                             <Room>::post(&state, turn.ctx(), &arguments.line).await;
                         turn.reply(&reply)
+                    }
+                    id if id == __ON_LINE_SPEC.id => {
+                        let event = turn.arguments::<Line>()?;
+                        let mut state = turn.exclusive();
+                        let outcome: Result<(), String> =
+                            <Room>::on_line(&mut state, turn.ctx(), event).await;
+                        turn.handled(outcome)
                     }
                     _ => turn.unknown_method(),
                 }

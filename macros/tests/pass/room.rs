@@ -88,6 +88,25 @@ impl Room {
         let _ = (turn, state, arguments, reply);
     }
 
+    /// Takes events in place.
+    #[on_event]
+    pub async fn on_line(
+        &mut self,
+        ctx: &Ctx,
+        line: &Archived<Line>,
+    ) -> Result<(), std::num::ParseIntError> {
+        let _ = ctx.event().map(|event| event.number);
+        self.members.push(line.from.to_string());
+        line.text.as_str().parse().map(|_: u64| ())
+    }
+
+    /// Takes events by value.
+    #[on_event]
+    #[method(id = "old_line")]
+    async fn on_owned(&self, line: Line, ctx: &Ctx) {
+        let _ = (line, ctx);
+    }
+
     /// Renamed, with the old id.
     #[method(id = "shut")]
     pub async fn close(&mut self) {}
@@ -109,6 +128,9 @@ pub fn calls(room: &GrainRef<Room>, line: Line) -> (Call<u64>, Call<u64, RoomErr
 }
 
 fn main() {
-    assert_eq!(<Room as siloring::grain::Grain>::METHODS.len(), 5);
+    assert_eq!(<Room as siloring::grain::Grain>::METHODS.len(), 7);
+    let line: siloring::grain::EventMethod<Room, Line> = Room::ON_LINE;
+    assert_eq!(line.id, siloring::MethodId::of("on_line"));
+    assert_eq!(Room::ON_OWNED.id, siloring::MethodId::of("old_line"));
     assert!(<Empty as siloring::grain::Grain>::METHODS.is_empty());
 }
