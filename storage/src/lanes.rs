@@ -433,6 +433,7 @@ fn unavailable_detail(result: &StoreResult) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use siloring_core::ports::store::StoreAnswer;
+    use siloring_core::{Address, ViewNumber};
 
     use super::*;
 
@@ -488,6 +489,23 @@ mod tests {
         lanes.handle_results(now, Lane::Membership, WorkerId(0), done(1));
         let seen = drain(&mut lanes);
         assert_eq!((seen.answers, seen.groups), (vec![(0, true)], vec![(WorkerId(0), 4)]));
+    }
+
+    #[test]
+    fn subscriptions_are_loaded_and_written_beside_each_other_and_never_before_a_heartbeat() {
+        let (mut lanes, now) = (lanes(), Moment::ZERO + SECOND);
+        let stream = Address::of("stream", "orders/7").unwrap();
+        let gone = Vec::new();
+        let view = ViewNumber(1);
+        let load = StoreRequest::LoadSubscriptions { stream: stream.clone() };
+        let letters = StoreRequest::ReadDeadLetters { stream, limit: 1 };
+        let sweep = StoreRequest::SweepSubscriptions { gone, view };
+        for (ticket, request) in [load, letters, sweep].into_iter().enumerate() {
+            lanes.handle_request(now, u32::try_from(ticket).unwrap(), request);
+        }
+        assert_eq!(drain(&mut lanes).started, [Lane::Reader, Lane::Writer]);
+        lanes.handle_request(now, 9, StoreRequest::ReadTable);
+        assert_eq!(drain(&mut lanes).started, [Lane::Membership], "it waits for none of them");
     }
 
     #[test]

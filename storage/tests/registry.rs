@@ -437,9 +437,11 @@ fn a_dead_letter_is_kept_once_and_read_newest_last(fixture: &Fixture) {
     assert_eq!(letters(&mut *store, "s", 10), []);
     // Numbers against the order in which they come.
     let kept: Vec<_> = [9, 4, 6].map(|number| letter("s", number, vec![7; 9])).into();
-    for one in kept.iter().chain(&kept) {
-        let done = store.execute(&StoreRequest::WriteDeadLetter(one.clone()));
-        assert_eq!(done, Ok(StoreAnswer::Done));
+    let group: Vec<_> =
+        kept.iter().chain(&kept).cloned().map(StoreRequest::WriteDeadLetter).collect();
+    for _ in 0..2 {
+        let results = store.execute_group(&group);
+        assert!(results.iter().all(|result| *result == Ok(StoreAnswer::Done)), "{results:?}");
     }
     let again = DeadLetter { reason: "another".into(), ..kept[0].clone() };
     let group = [again, letter("t", 9, ""), letter("t", 9, "twice in a group")];
