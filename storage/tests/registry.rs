@@ -209,7 +209,10 @@ fn who_has_seen_a_version_has_seen_every_write_below_it(fixture: &Fixture) {
             return vec![];
         }
         let mut seen = Vec::new();
-        while seen.last().is_none_or(|(_, rows): &(_, Vec<_>)| rows.len() < 160) {
+        while seen
+            .last()
+            .is_none_or(|(_, rows): &(_, Vec<_>)| (rows.len() as u64) < WRITERS * WRITES)
+        {
             let (rows, newest) = subscriptions(store, "s");
             seen.push((newest, rows.iter().map(|row| row.version).collect::<Vec<_>>()));
         }
