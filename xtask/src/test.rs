@@ -151,6 +151,8 @@ const BENCH_SMOKE: Step = Step {
         "grain_call",
         "--bench",
         "subscriber_check",
+        "--bench",
+        "stream_leg",
         "--",
         "--quick",
     ],
