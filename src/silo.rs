@@ -194,6 +194,14 @@ impl SiloBuilder {
         self
     }
 
+    /// How many streams each shard's part of the subscriber check holds: 64 bytes each. Default:
+    /// 16 384. A stream that has no room there is [`Liveness::Unknown`](crate::Liveness::Unknown), which costs nothing but
+    /// the check.
+    pub fn check_entries(mut self, count: usize) -> Self {
+        self.streams.check_entries(count);
+        self
+    }
+
     /// Lets deliveries to hubs of a kind take the stream leg: see [`Streams::route`]. Equal on all
     /// silos of a cluster.
     pub fn add_stream_routed_kind(mut self, kind: impl Into<String>) -> Self {

@@ -343,8 +343,9 @@ pub const SUBSCRIPTIONS_MAX: usize = 64 * 1024;
 pub const STREAM_WATCHERS_MAX: usize = SILOS_MAX;
 /// Writes of a subscription, or of a dead letter, that are tried while others change it.
 pub const REGISTRY_TRIES_MAX: u32 = 5;
-/// Streams that one shard's part of the subscriber check holds.
-pub const CHECK_ENTRIES_MAX: usize = 128 * 1024;
+/// Streams that one shard's part of the subscriber check holds, unless it is told otherwise: a
+/// megabyte.
+pub const CHECK_ENTRIES: usize = 16 * 1024;
 /// From the first word of a changed row to the reading of them: many changes cost one.
 pub const REFRESH_DELAY: Duration = Duration::from_millis(500);
 /// Between two tries of a sweep while the registry does not answer.

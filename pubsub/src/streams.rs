@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use siloring_core::address::{Address, AddressHash};
 use siloring_core::body::Body;
 use siloring_core::ids::{MethodId, ShardIndex};
-use siloring_core::limits::CHECK_ENTRIES_MAX;
+use siloring_core::limits::CHECK_ENTRIES;
 use siloring_core::ports::registry::{RegistryHint, SetVersion};
 use siloring_core::schema::{Message, Schema};
 use siloring_runtime::grain::{EventMethod, Grain};
@@ -48,6 +48,7 @@ pub struct StreamsBuilder {
     implicit: BTreeMap<String, Vec<Implicit>>,
     filters: BTreeMap<String, Wants>,
     routed_kinds: BTreeSet<String>,
+    check_entries: Option<usize>,
 }
 
 impl fmt::Debug for StreamsBuilder {
@@ -57,7 +58,7 @@ impl fmt::Debug for StreamsBuilder {
             .field("implicit", &self.implicit)
             .field("filters", &self.filters.keys().collect::<Vec<_>>())
             .field("routed_kinds", &self.routed_kinds)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
@@ -96,9 +97,15 @@ impl StreamsBuilder {
         self.routed_kinds.insert(kind.into());
     }
 
+    /// Sets how many streams each shard's part of the subscriber check holds: 64 bytes each. One
+    /// that has no room is [`Liveness::Unknown`].
+    pub const fn check_entries(&mut self, count: usize) {
+        self.check_entries = Some(count);
+    }
+
     /// The streams of a silo with so many shards.
     pub fn build(self, shards: u16) -> Arc<Streams> {
-        let (check, writers) = CheckCache::new(shards, CHECK_ENTRIES_MAX);
+        let (check, writers) = CheckCache::new(shards, self.check_entries.unwrap_or(CHECK_ENTRIES));
         Arc::new(Streams {
             settings: self,
             check,

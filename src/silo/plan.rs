@@ -10,8 +10,8 @@ use siloring_core::limits::{
     ACTIVATION_IDLE_MAX, DEADLINE_DEFAULT, FRAME_BYTES_MAX, RING_POINTS, SHARDS_MAX, VOTES_NEEDED,
 };
 use siloring_core::{ClusterId, ShardIndex, SiloName};
-use siloring_runtime::control::ControlConfig;
 use siloring_pubsub::Streams;
+use siloring_runtime::control::ControlConfig;
 use siloring_runtime::handle::Handle;
 use siloring_runtime::host::HostFactory;
 use siloring_runtime::shard::ShardConfig;

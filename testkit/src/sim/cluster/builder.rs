@@ -162,8 +162,15 @@ impl Cluster {
             hosts: Streams::hosts().to_vec(),
             programs: Vec::new(),
             early_programs: Vec::new(),
-            streams: StreamsBuilder::default(),
+            streams: small_streams(),
             sink: None,
         }
     }
+}
+
+/// Streams as a run needs them: a silo is started hundreds of times.
+fn small_streams() -> StreamsBuilder {
+    let mut streams = StreamsBuilder::default();
+    streams.check_entries(256);
+    streams
 }
