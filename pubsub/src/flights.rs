@@ -51,13 +51,16 @@ struct Landed {
 
 async fn run(owner: Rc<Owner>) {
     let mut flights = Flights::new();
+    let mut wake_at = Moment::ZERO;
     loop {
         owner.pull_asked.set(false);
         owner.judge();
-        owner.queue.borrow_mut().expire(Here::now());
+        if Here::now() >= wake_at {
+            owner.queue.borrow_mut().expire(Here::now());
+        }
         launch(&owner, &mut flights);
         owner.carry_out();
-        let wake_at = owner.queue.borrow().next_wake();
+        wake_at = owner.queue.borrow().next_wake();
         if flights.is_empty() && wake_at == Moment::NEVER {
             owner.pulling.set(false);
             return;

@@ -67,6 +67,8 @@ pub struct Published {
 /// holds nothing alive.
 pub struct Stream<M> {
     pub(crate) address: Address,
+    /// Made once: naming a grain parses its address.
+    owner: GrainRef<StreamOwner>,
     pub(crate) handle: Handle,
     pub(crate) streams: Arc<Streams>,
     event: PhantomData<fn(&M)>,
@@ -76,6 +78,7 @@ impl<M> Clone for Stream<M> {
     fn clone(&self) -> Self {
         Self {
             address: self.address.clone(),
+            owner: self.owner.clone(),
             handle: self.handle.clone(),
             streams: Arc::clone(&self.streams),
             event: PhantomData,
@@ -101,8 +104,9 @@ impl<M: Message> Stream<M> {
         key: &str,
     ) -> Result<Self, AddressError> {
         let address = stream_address(namespace, key)?;
+        let owner = handle.grain::<StreamOwner>(address.id());
         let (handle, streams) = (handle.clone(), Arc::clone(streams));
-        Ok(Self { address, handle, streams, event: PhantomData })
+        Ok(Self { address, owner, handle, streams, event: PhantomData })
     }
 
     /// The stream, from a turn or another future of a shard.
@@ -132,7 +136,8 @@ impl<M: Message> Stream<M> {
     /// [`Publish::queued`].
     pub fn publish(&self, event: &M) -> Publish {
         let stream = self.address.clone();
-        let event = Event { stream, schema: M::SCHEMA, body: Body::encode(event) };
+        let owner = self.owner.clone();
+        let event = Event { stream, owner, schema: M::SCHEMA, body: Body::encode(event) };
         Publish { event, handle: self.handle.clone(), deadline: DEADLINE_DEFAULT }
     }
 }
@@ -143,6 +148,7 @@ type OnFailure = Box<dyn FnOnce(DeliveryFailure) + Send>;
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) stream: Address,
+    pub(crate) owner: GrainRef<StreamOwner>,
     pub(crate) schema: Schema,
     pub(crate) body: Body,
 }
@@ -267,7 +273,6 @@ enum Level {
 /// A publish without an outcome: keeps its event and sends it as often as that takes.
 struct Window {
     event: Event,
-    owner: GrainRef<StreamOwner>,
     streams: Option<Arc<Streams>>,
     open: OpenPublish,
     until: Moment,
@@ -286,7 +291,6 @@ impl Window {
         }
         let open = ShardStreams::open(event.stream.hash(), event.body.len())?;
         Ok(Self {
-            owner: Here::handle().grain::<StreamOwner>(event.stream.id()),
             streams: Here::shared::<Streams>(),
             open,
             until: Here::now() + deadline,
@@ -314,7 +318,7 @@ impl Window {
             header_first |= matches!(self.check(), Liveness::None { .. }) && !self.knows_body;
             let remaining = self.until.since(Here::now());
             let request = self.request(level, !header_first);
-            let call = self.owner.call::<_, Took>(&PUBLISH_SPEC, &request).deadline(remaining);
+            let call = self.event.owner.call::<_, Took>(&PUBLISH_SPEC, &request).deadline(remaining);
             let failure = match call.await {
                 Ok(took) => {
                     self.learn(&took);
@@ -396,7 +400,9 @@ const fn may_send_again(failure: &DeliveryFailure) -> bool {
         DeliveryFailure::Indeterminate { kind, .. } => {
             matches!(kind, IndeterminateKind::LostAfterHandOver)
         }
-        DeliveryFailure::Failed { .. } | DeliveryFailure::Unknown { .. } => false,
+        // The owner itself was cut off, or failed: its consumers' failures come as its answer.
+        DeliveryFailure::Failed { kind, .. } => matches!(kind, FailedKind::HandlerFailed),
+        DeliveryFailure::Unknown { .. } => false,
     }
 }
 

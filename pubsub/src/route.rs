@@ -20,6 +20,7 @@ use siloring_runtime::reference::HubRef;
 
 use crate::id::stream_address;
 use crate::message::Took;
+use crate::owner::StreamOwner;
 use crate::publish::{Event, Publish, brought};
 use crate::streams::Streams;
 use crate::subscribe::{SubscribeError, Subscription, Wanted};
@@ -170,8 +171,9 @@ impl HubRoute {
         let stream = stream_of(self.hub.address());
         let stream = stream
             .map_err(|error| DeliveryFailure::rejected(RejectedKind::NotHere, error.to_string()))?;
-        let event = Event { stream, schema: M::SCHEMA, body: Body::encode(message) };
         let handle = self.hub.handle().clone();
+        let owner = handle.grain::<StreamOwner>(stream.id());
+        let event = Event { stream, owner, schema: M::SCHEMA, body: Body::encode(message) };
         brought(Publish { event, handle, deadline: self.deadline }).await
     }
 }

@@ -9,6 +9,7 @@ use siloring_core::limits::{ACTIVATION_QUEUE_BYTES_MAX, ACTIVATION_QUEUE_MAX};
 use siloring_core::schema::Schema;
 use siloring_core::time::Moment;
 
+use super::running::RunningTurns;
 use crate::ctx::ActivationShared;
 use crate::dedup::Dedup;
 use crate::envelope::Envelope;
@@ -59,7 +60,7 @@ pub(super) struct Activation {
     pub(super) life: Life,
     pub(super) queue: VecDeque<Request>,
     queue_bytes: usize,
-    pub(super) running: Vec<RunningTurn>,
+    pub(super) running: RunningTurns,
     /// Futures of its own that go on between its turns.
     pub(super) timers: Vec<TaskKey>,
     pub(super) open_calls: usize,
@@ -90,7 +91,7 @@ impl Activation {
             life: Life::Registering,
             queue: VecDeque::new(),
             queue_bytes: 0,
-            running: Vec::with_capacity(1),
+            running: RunningTurns::new(),
             timers: Vec::new(),
             open_calls: 0,
             last_used: now,
@@ -127,17 +128,14 @@ impl Activation {
 
     /// Whether a turn with this access may begin beside those that run.
     #[inline]
-    pub(super) fn admits(&self, access: Access) -> bool {
-        match access {
-            Access::Exclusive => self.running.is_empty(),
-            Access::Shared => self.running.iter().all(|turn| turn.access == Access::Shared),
-        }
+    pub(super) const fn admits(&self, access: Access) -> bool {
+        self.running.admit(access)
     }
 
     /// Whether the task is one of its turns, or a future of its own.
     #[inline]
     pub(super) fn owns(&self, task: TaskKey) -> bool {
-        self.running.iter().any(|turn| turn.task == task) || self.timers.contains(&task)
+        self.running.get(task).is_some() || self.timers.contains(&task)
     }
 
     /// Whether nothing runs, waits or is wanted of it.

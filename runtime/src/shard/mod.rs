@@ -20,6 +20,7 @@ mod inbound;
 mod leave;
 mod once;
 mod outbound;
+mod running;
 mod settle;
 #[cfg(test)]
 mod tests;

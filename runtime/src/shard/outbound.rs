@@ -72,7 +72,7 @@ impl<L: Links> Shard<L> {
             return Err(DeliveryFailure::rejected(RejectedKind::Overloaded, detail));
         }
         request.source.get_or_insert_with(|| activation.shared.address.clone());
-        let Some(turn) = activation.running.iter().find(|turn| turn.task == task) else {
+        let Some(turn) = activation.running.get(task) else {
             // A timer's future: nothing came in that could be handed on.
             return Ok(());
         };

@@ -352,9 +352,7 @@ impl<L: Links> Shard<L> {
     }
 
     fn end_turn(&mut self, task: TaskKey, key: ActivationKey) -> Option<RunningTurn> {
-        let running = &mut self.activations.get_mut(key as usize)?.running;
-        let at = running.iter().position(|turn| turn.task == task)?;
-        Some(running.swap_remove(at))
+        self.activations.get_mut(key as usize)?.running.remove(task)
     }
 
     /// A turn of the activation has ended: the next may begin, or it is time to leave.
@@ -419,7 +417,7 @@ impl<L: Links> Shard<L> {
 
     /// Ends the turns that wait, unfinished; their callers are told. Returns how many.
     pub(super) fn cut_off_turns(&mut self, key: ActivationKey, why: &str) -> usize {
-        let turns = core::mem::take(&mut self.activations[key as usize].running);
+        let turns = self.activations[key as usize].running.take();
         let target = self.activations[key as usize].shared.address.clone();
         for turn in &turns {
             self.emit(Event::TurnCutOff { target: target.clone(), reason: why.to_owned() });
