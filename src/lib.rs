@@ -12,7 +12,7 @@ pub use config::ConfigError;
 pub use pump::LinkMode;
 pub use silo::{DrainError, EVENT_NAMES, Idle, LocalSilo, Silo, SiloBuilder, StartError};
 
-pub use siloring_core::{address, hash, outcome, rkyv, schema};
+pub use siloring_core::{address, body, hash, outcome, rkyv, schema};
 pub use siloring_macros::{Grain, grain_methods, message};
 pub use siloring_runtime::{
     call, ctx, envelope, filter, grain, handle, here, hub, reference, turn,

@@ -618,7 +618,7 @@ impl<L: Links> Shard<L> {
             Op::Spawn { future, until: Until::ActivationEnds }
                 if owner.is_some() && living.is_none() =>
             {
-                drop(future);
+                turns::discard(future);
             }
             Op::Spawn { future, until: Until::ActivationEnds } => {
                 self.spawn(future, living.map(|(activation, _)| activation));

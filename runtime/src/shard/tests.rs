@@ -68,6 +68,8 @@ const SLOW_ADD: MethodSpec = shared("slow_add");
 const SLOW_FAIL: MethodSpec = shared("slow_fail");
 /// One future of the turn and one of the shard, which call later.
 const SPAWN_BOTH: MethodSpec = method("spawn_both");
+/// A future that panics when it is dropped.
+const SPAWN_BROKEN: MethodSpec = method("spawn_broken");
 /// Ends the activation.
 const STOP: MethodSpec = method("stop");
 /// A timer whose call ends the activation.
@@ -95,6 +97,7 @@ impl Grain for Counter {
         SLOW_ADD,
         SLOW_FAIL,
         SPAWN_BOTH,
+        SPAWN_BROKEN,
         STOP,
         STOP_BY_TIMER,
         STOP_AND_ADD_BY_TIMER,
@@ -133,6 +136,8 @@ impl Grain for Counter {
             turn.exclusive().calls += 1;
         } else if once::METHODS.contains(&id) {
             return once::run(&turn).await;
+        } else if id == SPAWN_BROKEN.id {
+            ctx.spawn(here::broken());
         } else if id == SPAWN_BOTH.id {
             let me = ctx.grain::<Self>("one");
             let later = move |me: GrainRef<Self>| async move {

@@ -331,7 +331,7 @@ impl<L: Links> Shard<L> {
                     let message = crate::host::panic_message(&*panic);
                     self.emit(Event::FuturePanicked { message });
                 }
-                drop(catch_unwind(AssertUnwindSafe(|| drop(future))));
+                discard(future);
                 self.carry_out(by);
                 self.tasks.end(key);
                 // What it staged last may have ended its activation.
@@ -456,7 +456,7 @@ impl<L: Links> Shard<L> {
             self.own.living_count -= 1;
         }
         for timer in activation.timers.drain(..) {
-            drop(self.tasks.remove(timer));
+            discard(self.tasks.remove(timer));
         }
         if let Some(timer) = activation.idle_timer {
             self.wheel.cancel(timer);
@@ -511,4 +511,9 @@ impl<L: Links> Shard<L> {
             self.watch_idleness(key);
         }
     }
+}
+
+/// Drops what the program made. A destructor of its may panic; that ends nothing else.
+pub(super) fn discard<T>(made: T) {
+    drop(catch_unwind(AssertUnwindSafe(|| drop(made))));
 }

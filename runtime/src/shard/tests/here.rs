@@ -11,6 +11,20 @@ use crate::reference::RawRequest;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Shared(pub(super) u64);
 
+/// Waits for ever, and panics when it is dropped.
+pub(super) async fn broken() {
+    struct Broken;
+
+    impl Drop for Broken {
+        fn drop(&mut self) {
+            assert!(std::thread::panicking(), "the program is broken");
+        }
+    }
+
+    let _broken = Broken;
+    core::future::pending::<()>().await;
+}
+
 fn address(text: &str) -> Address {
     Address::parse(text).unwrap()
 }
@@ -108,6 +122,15 @@ fn a_future_of_the_shard_outlives_the_activation_and_one_of_the_turn_does_not() 
     world.pass(PERIOD * 2);
     assert_eq!(world.shard.sizes().tasks, 0);
     assert_eq!(world.call(&ADD), 2, "the shard's went on, and added one");
+}
+
+#[test]
+fn a_future_that_panics_when_it_is_dropped_ends_nothing_else() {
+    let mut world = World::serving();
+    assert_eq!(world.call(&SPAWN_BROKEN), 0);
+    world.call(&STOP);
+    assert_eq!(world.count("GrainDeactivated"), 1);
+    assert_eq!(world.call(&ADD), 1, "the shard serves on");
 }
 
 #[test]
