@@ -97,13 +97,14 @@ impl Grain for StreamOwner {
             PUBLISH => owner.publish(&turn).await,
             SUBSCRIBE => {
                 let arguments = turn.owned::<Subscribe>(turn.arguments::<Subscribe>()?)?;
-                let result = owner.subscribe(arguments).await?;
+                // Apart, as all turns have room for the largest of these futures.
+                let result = Box::pin(owner.subscribe(arguments)).await?;
                 owner.after(turn.ctx());
                 turn.reply(&result)
             }
             UNSUBSCRIBE => {
                 let arguments = turn.owned::<Unsubscribe>(turn.arguments::<Unsubscribe>()?)?;
-                let result = owner.unsubscribe(&arguments).await?;
+                let result = Box::pin(owner.unsubscribe(&arguments)).await?;
                 owner.after(turn.ctx());
                 turn.reply(&result)
             }
@@ -112,7 +113,7 @@ impl Grain for StreamOwner {
                 turn.reply(&owner.list())
             }
             REFRESH => {
-                owner.reload().await?;
+                Box::pin(owner.reload()).await?;
                 owner.after(turn.ctx());
                 turn.reply(&owner.set())
             }
@@ -183,6 +184,13 @@ impl Owner {
 
     /// Waits until the registry's rows of the stream are here.
     pub(crate) async fn ready(&self) -> Result<(), DeliveryFailure> {
+        if self.loaded.get() == Loaded::Yes {
+            return Ok(());
+        }
+        Box::pin(self.read_first()).await
+    }
+
+    async fn read_first(&self) -> Result<(), DeliveryFailure> {
         while self.loaded.get() == Loaded::UnderWay {
             let mut asked = false;
             poll_fn(|cx| {

@@ -209,6 +209,17 @@ impl Publish {
         if Here::is_of(&self.handle) {
             return work(self).await;
         }
+        Box::pin(self.elsewhere(work)).await
+    }
+
+    async fn elsewhere<T, F>(
+        self,
+        work: impl FnOnce(Self) -> F + Send + 'static,
+    ) -> Result<T, DeliveryFailure>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, DeliveryFailure>> + Send + 'static,
+    {
         let shard = ShardIndex::of(self.event.stream.hash().0, self.handle.shards());
         let handle = self.handle.clone();
         let (tell, heard) = oneshot::channel();
@@ -318,7 +329,8 @@ impl Window {
             header_first |= matches!(self.check(), Liveness::None { .. }) && !self.knows_body;
             let remaining = self.until.since(Here::now());
             let request = self.request(level, !header_first);
-            let call = self.event.owner.call::<_, Took>(&PUBLISH_SPEC, &request).deadline(remaining);
+            let call =
+                self.event.owner.call::<_, Took>(&PUBLISH_SPEC, &request).deadline(remaining);
             let failure = match call.await {
                 Ok(took) => {
                     self.learn(&took);

@@ -127,8 +127,9 @@ fn outcome_of(admission: Admission) -> Option<Outcome> {
             Some(Outcome::of(Ok(RawReply { schema: <()>::SCHEMA, body })))
         }
         Admission::Known(result) => Some(Outcome::of(result)),
+        // The stream has moved, though its old owner does not know yet.
         Admission::StaleOwner => {
-            refused(RejectedKind::AccessDenied, "a later owner of the stream has delivered")
+            refused(RejectedKind::Moving, "a later owner of the stream has delivered")
         }
         Admission::Unknowable => Some(Outcome::failure(DeliveryFailure::indeterminate(
             IndeterminateKind::LostAfterHandOver,

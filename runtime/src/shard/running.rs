@@ -116,7 +116,11 @@ mod tests {
             }
             // Out of the middle first, then from both ends.
             for task in (30..60).chain(0..30).chain((60..100).rev()) {
-                assert_eq!(turns.get(TaskKey(task)).map(|t| t.task), Some(TaskKey(task)), "{round}");
+                assert_eq!(
+                    turns.get(TaskKey(task)).map(|t| t.task),
+                    Some(TaskKey(task)),
+                    "{round}"
+                );
                 assert_eq!(turns.remove(TaskKey(task)).map(|t| t.task), Some(TaskKey(task)));
                 assert!(turns.remove(TaskKey(task)).is_none());
             }
