@@ -322,8 +322,8 @@ pub const RETAINED_BYTES: usize = 256 * 1024;
 pub const LANES_MAX: usize = 4 * 1024;
 /// Events of a publisher that wait for an earlier one of it, and outcomes kept for it.
 pub const LANE_HELD_MAX: usize = 16 * 1024;
-/// How long they wait: an earlier one that was sent is there by then.
-pub const LANE_HOLD_MAX: Duration = Duration::from_secs(2);
+/// How long they wait: an earlier one that is sent again and again is there by then.
+pub const LANE_HOLD_MAX: Duration = Duration::from_secs(10);
 /// First wait before an event is handed out again.
 pub const REDELIVERY_BACKOFF_MIN: Duration = Duration::from_millis(50);
 /// Longest such wait.
@@ -533,6 +533,10 @@ const _: () = {
     assert!(
         PUBLISHES_OPEN_MAX <= LANE_HELD_MAX,
         "whatever a publisher may ask again has room at the owner"
+    );
+    assert!(
+        LANE_HOLD_MAX.as_millis() > 2 * REDELIVERY_BACKOFF_MAX.as_millis(),
+        "an event waits for one that its publisher has to send again"
     );
     assert!(
         CONSUMER_BACKLOG_MAX <= QUEUE_EVENTS_MAX as u64,

@@ -66,6 +66,9 @@ pub(crate) struct Members {
     pub(crate) keys: BTreeMap<ConsumerKey, String>,
     /// Rows of silos that are gone: what a new subscription of the key replaces.
     dead: BTreeMap<String, SetVersion>,
+    /// Rows of hubs that are gone whose removal is under way: no consumers any more, and if they
+    /// are wanted again they must become other rows, which the removal does not hit.
+    going: BTreeMap<String, SetVersion>,
     version: SetVersion,
     /// The view in which the rows were last judged.
     judged: ViewNumber,
@@ -121,14 +124,28 @@ fn unavailable(error: &StoreError) -> DeliveryFailure {
 
 impl Owner {
     /// Reads the stream's rows and takes them up.
+    ///
+    /// A reading may be older than a write of this owner that was answered meanwhile: it would take
+    /// away who has just subscribed. Versions tell, and it is read again.
     pub(crate) async fn load(&self) -> Result<(), DeliveryFailure> {
+        for _ in 0..REGISTRY_TRIES_MAX {
+            let (rows, version) = self.read().await?;
+            if version >= self.members.borrow().version {
+                self.take_up(rows, version);
+                return Ok(());
+            }
+        }
+        let detail = "the registry shows less than it has answered for";
+        Err(DeliveryFailure::rejected(RejectedKind::RegistryUnavailable, detail))
+    }
+
+    async fn read(&self) -> Result<(Vec<Subscription>, SetVersion), DeliveryFailure> {
         let request = StoreRequest::LoadSubscriptions { stream: self.stream.clone() };
         let answer = Here::ask(request).await.map_err(|error| unavailable(&error))?;
         let StoreAnswer::Subscriptions { rows, version } = answer else {
             unreachable!("a load of subscriptions is answered with them");
         };
-        self.take_up(rows, version);
-        Ok(())
+        Ok((rows, version))
     }
 
     fn take_up(&self, rows: Vec<Subscription>, version: SetVersion) {
@@ -146,7 +163,10 @@ impl Owner {
         self.members.borrow_mut().dead =
             dead.into_iter().map(|row| (row.key, row.version)).collect();
         for row in rows {
-            self.admit(row, None, false);
+            let going = self.members.borrow().going.get(&row.key).copied();
+            if going != Some(row.version) {
+                self.admit(row, None, false);
+            }
         }
         for (consumer, handler) in self.streams.implicit_of(&self.stream) {
             let row = Subscription {
@@ -288,7 +308,8 @@ impl Owner {
             if members.by_key.len() >= SUBSCRIPTIONS_MAX {
                 return Err(Refusal::Invalid("the stream has too many subscriptions".into()));
             }
-            return Ok((members.dead.get(&wanted.key).copied(), false));
+            let there = members.going.get(&wanted.key).or_else(|| members.dead.get(&wanted.key));
+            return Ok((there.copied(), false));
         };
         let row = &member.row;
         let is_mine = row.owner.map(|owner| owner.0) == wanted.owner
@@ -327,11 +348,7 @@ impl Owner {
 
     /// After a write without an answer: whether the registry has it.
     async fn find(&self, row: &Subscription) -> Result<Option<SetVersion>, DeliveryFailure> {
-        let request = StoreRequest::LoadSubscriptions { stream: self.stream.clone() };
-        let answer = Here::ask(request).await.map_err(|error| unavailable(&error))?;
-        let StoreAnswer::Subscriptions { rows, .. } = answer else {
-            unreachable!("a load of subscriptions is answered with them");
-        };
+        let (rows, _) = self.read().await?;
         let mine = rows.iter().find(|known| known.key == row.key);
         Ok(mine.filter(|known| known.operation == row.operation).map(|known| known.version))
     }
@@ -395,6 +412,7 @@ impl Owner {
         let row = self.members.borrow().of(consumer).map(|member| member.row.clone());
         let Some(row) = row.filter(|row| view >= row.view) else { return };
         self.remove(&row.key, failure.detail());
+        self.members.borrow_mut().going.insert(row.key.clone(), row.version);
         Here::emit(Event::SubscriberEvicted {
             stream: self.stream.clone(),
             key: row.key.clone(),
@@ -403,10 +421,13 @@ impl Owner {
         let owner = Rc::clone(self);
         Here::spawn(async move {
             let Subscription { stream, key, owner: silo, version, .. } = row;
+            let name = key.clone();
             let request = StoreRequest::RemoveSubscription { stream, key, owner: silo, version };
+            let answer = Here::ask(request).await;
+            let mut members = owner.members.borrow_mut();
+            members.going.remove(&name);
             // A row that stays is dead by derivation, and swept; one that changed is another's.
-            if let Ok(StoreAnswer::Registered(version)) = Here::ask(request).await {
-                let mut members = owner.members.borrow_mut();
+            if let Ok(StoreAnswer::Registered(version)) = answer {
                 members.version = members.version.max(version);
             }
         });

@@ -50,7 +50,8 @@ impl Queue {
             if consumer.busy.is_some() || consumer.cursor >= next || now < consumer.ready_at {
                 continue;
             }
-            let batch = fill(key, consumer, &self.entries, self.first);
+            let entries = (&self.entries, self.first);
+            let batch = fill(key, consumer, entries, self.policy.attempts_max);
             if batch.positions.is_empty() {
                 continue;
             }
@@ -282,8 +283,14 @@ fn take_back(consumer: &mut Consumer, unbegun: &[(u64, u8)]) {
     }
 }
 
-/// The next batch of a consumer, counted as handed out.
-fn fill(key: ConsumerKey, consumer: &mut Consumer, entries: &VecDeque<Entry>, first: u64) -> Batch {
+/// The next batch of a consumer, counted as handed out. `entries` are those of the queue, from the
+/// position beside them on.
+fn fill(
+    key: ConsumerKey,
+    consumer: &mut Consumer,
+    (entries, first): (&VecDeque<Entry>, u64),
+    attempts_max: u8,
+) -> Batch {
     let mut batch = Batch { positions: Vec::new(), missed: consumer.missed };
     let mut bytes = 0;
     // Whichever event made the last try fail, it is found by going one at a time.
@@ -307,7 +314,9 @@ fn fill(key: ConsumerKey, consumer: &mut Consumer, entries: &VecDeque<Entry>, fi
         consumer.attempts.resize(consumer.attempts.len().max(at + 1), 0);
         let attempt = &mut consumer.attempts[at];
         *attempt = attempt.saturating_add(1);
-        batch.positions.push((position, entry.attempts_before.saturating_add(*attempt)));
+        // Each owner that was lost may have made all its attempts: no number is used twice.
+        let before = entry.attempts_before.saturating_mul(attempts_max);
+        batch.positions.push((position, before.saturating_add(*attempt)));
     }
     batch
 }

@@ -179,6 +179,14 @@ fn a_lost_batch_is_an_attempt_of_each_of_its_events() {
 }
 
 #[test]
+fn no_attempt_has_the_number_of_one_that_a_lost_owner_may_have_made() {
+    let mut queue = queue();
+    let (a, ..) = queue.attach("a", true, None);
+    queue.publish(NOW, NewEvent { attempts_before: 1, ..event(1, 1) });
+    assert_eq!(positions(&queue.take_ready(NOW), a), [(1, EVENT_ATTEMPTS_MAX + 1)]);
+}
+
+#[test]
 fn a_slow_consumer_makes_its_publisher_hear_or_gets_a_gap() {
     let policy = StreamPolicy { backlog_max: 2, ..StreamPolicy::default() };
     let mut refusing = Queue::new(policy);
