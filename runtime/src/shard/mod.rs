@@ -671,8 +671,9 @@ impl<L> Drop for Shard<L> {
         let _entered = self.local.enter();
         self.activations.clear();
         self.hosts.clear();
-        self.local.known.extensions.clear();
         let foreign = Arc::clone(&self.local.foreign);
         self.tasks = Tasks::new(foreign);
+        // Last: what is dropped before may look there.
+        self.local.known.extensions.clear();
     }
 }

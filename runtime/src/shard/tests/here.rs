@@ -68,6 +68,31 @@ fn a_remembered_place_is_known() {
 }
 
 #[test]
+fn a_future_that_is_dropped_with_its_shard_finds_what_the_shard_keeps() {
+    #[derive(Default)]
+    struct Kept(std::cell::Cell<u64>);
+    struct Looks(Arc<std::sync::atomic::AtomicU64>);
+    impl Drop for Looks {
+        fn drop(&mut self) {
+            let found = Here::extension::<Kept>().0.get();
+            self.0.store(found, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+    let found = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let looks = Looks(Arc::clone(&found));
+    let mut world = World::serving();
+    world.run(|| async move {
+        Here::extension::<Kept>().0.set(7);
+        Here::spawn(async move {
+            core::future::pending::<()>().await;
+            drop(looks);
+        });
+    });
+    drop(world);
+    assert_eq!(found.load(std::sync::atomic::Ordering::Relaxed), 7);
+}
+
+#[test]
 fn what_is_kept_once_a_shard_is_found_by_its_type() {
     #[derive(Default)]
     struct Kept(std::cell::Cell<u64>);
