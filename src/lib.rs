@@ -10,7 +10,7 @@ mod silo;
 
 pub use config::ConfigError;
 pub use pump::LinkMode;
-pub use silo::{DrainError, EVENT_NAMES, Idle, LocalSilo, Silo, SiloBuilder, StartError};
+pub use silo::{DrainError, EVENT_NAMES, Idle, LocalSilo, Metrics, Silo, SiloBuilder, StartError};
 
 pub use siloring_core::{address, body, hash, outcome, rkyv, schema};
 pub use siloring_macros::{Grain, grain_methods, message};

@@ -8,6 +8,7 @@
 //! Deliberately absent: what runs on the threads ([`crate::driver`]).
 
 mod error;
+mod metrics;
 mod plan;
 
 use core::any::Any;
@@ -47,6 +48,7 @@ use crate::pump::{ControlNode, LinkMode, ShardNode};
 pub use crate::driver::idle::Idle;
 
 pub use self::error::{DrainError, StartError};
+pub use self::metrics::Metrics;
 use self::plan::Plan;
 
 /// Builds a [`Silo`]. Every setting has a default that is safe; see each method.
@@ -546,6 +548,11 @@ impl Silo {
     /// How often an event of that name has happened, as in [`Event::NAMES`]; `None`: no such event.
     pub fn event_count(&self, name: &str) -> Option<u64> {
         self.shared.count(name)
+    }
+
+    /// What reads the counters from any thread, also while [`Self::wait`] blocks.
+    pub fn metrics(&self) -> Metrics {
+        Metrics::of(&self.shared)
     }
 
     /// Leaves in order: takes nothing new, finishes turns, hands over, closes hubs. Blocks for at
