@@ -244,7 +244,6 @@ impl Owner {
         &self,
         wanted: Subscribe,
     ) -> Result<Result<Subscribed, Refusal>, DeliveryFailure> {
-        self.ready().await?;
         self.judge();
         let Ok(consumer) = Address::parse(&wanted.consumer) else {
             return Ok(Err(Refusal::Invalid(format!("{:?} is no address", wanted.consumer))));
@@ -357,7 +356,6 @@ impl Owner {
         &self,
         wanted: &Unsubscribe,
     ) -> Result<Result<(), Refusal>, DeliveryFailure> {
-        self.ready().await?;
         let request = StoreRequest::RemoveSubscription {
             stream: self.stream.clone(),
             key: wanted.key.clone(),

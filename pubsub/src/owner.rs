@@ -7,7 +7,8 @@
 //! - a subscription is written to the registry before it is acknowledged, and its cursor is
 //!   attached then; the set version is that of the registry's last write here;
 //! - what the registry holds is read once, at the first turn: until it is, turns wait, and hear
-//!   `RegistryUnavailable` if it cannot be; a stream that is in memory needs no registry to flow;
+//!   `RegistryUnavailable` if it cannot be, or before their callers' time has passed; a stream that
+//!   is in memory needs no registry to flow;
 //! - a row whose owner is gone in a view at least as new as the row's is no consumer;
 //! - nothing is kept for a stream without consumers: its activation ends.
 //!
@@ -16,6 +17,7 @@
 
 use core::cell::{Cell, RefCell};
 use core::future::{Future, poll_fn};
+use core::pin::pin;
 use core::task::{Poll, Waker};
 use core::time::Duration;
 use std::rc::Rc;
@@ -25,9 +27,9 @@ use siloring_core::address::Address;
 use siloring_core::body::Body;
 use siloring_core::hash::HashMap;
 use siloring_core::ids::ActivationNumber;
-use siloring_core::outcome::DeliveryFailure;
+use siloring_core::outcome::{DeliveryFailure, RejectedKind};
 use siloring_core::schema::{Layout, Schema};
-use siloring_runtime::ctx::Ctx;
+use siloring_runtime::ctx::{Ctx, Sleep};
 use siloring_runtime::grain::{
     Access, Grain, GrainType, MethodId, MethodSpec, Placement, Turn, TurnOutput,
 };
@@ -93,6 +95,7 @@ impl Grain for StreamOwner {
         }
         let owner = turn.shared().0.borrow().clone();
         let owner = owner.expect("made by the activation hook");
+        owner.ready(turn.ctx()).await?;
         match method {
             PUBLISH => owner.publish(&turn).await,
             SUBSCRIBE => {
@@ -108,12 +111,9 @@ impl Grain for StreamOwner {
                 owner.after(turn.ctx());
                 turn.reply(&result)
             }
-            LIST => {
-                owner.ready().await?;
-                turn.reply(&owner.list())
-            }
+            LIST => turn.reply(&owner.list()),
             REFRESH => {
-                Box::pin(owner.reload()).await?;
+                Box::pin(owner.load()).await?;
                 owner.after(turn.ctx());
                 turn.reply(&owner.set())
             }
@@ -121,6 +121,9 @@ impl Grain for StreamOwner {
         }
     }
 }
+
+/// Of a caller's time, one part in so many is left for the answer that the registry was not read.
+const ANSWER_SHARE: u32 = 8;
 
 /// How far the registry has been read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -182,12 +185,28 @@ impl Owner {
         })
     }
 
-    /// Waits until the registry's rows of the stream are here.
-    pub(crate) async fn ready(&self) -> Result<(), DeliveryFailure> {
+    /// Waits until the registry's rows of the stream are here, for as long as the turn's caller
+    /// does: it hears why not, rather than that its time has passed.
+    async fn ready(&self, ctx: &Ctx) -> Result<(), DeliveryFailure> {
         if self.loaded.get() == Loaded::Yes {
             return Ok(());
         }
-        Box::pin(self.read_first()).await
+        let remaining = ctx.remaining();
+        let late = Sleep::new(remaining - remaining / ANSWER_SHARE);
+        Box::pin(self.read_first_until(late)).await
+    }
+
+    async fn read_first_until(&self, late: Sleep) -> Result<(), DeliveryFailure> {
+        let (mut late, mut reading) = (pin!(late), pin!(self.read_first()));
+        poll_fn(|cx| {
+            if let Poll::Ready(result) = reading.as_mut().poll(cx) {
+                return Poll::Ready(result);
+            }
+            let detail = "the registry was not read in the caller's time";
+            let failure = || DeliveryFailure::rejected(RejectedKind::RegistryUnavailable, detail);
+            late.as_mut().poll(cx).map(|()| Err(failure()))
+        })
+        .await
     }
 
     async fn read_first(&self) -> Result<(), DeliveryFailure> {
@@ -216,12 +235,6 @@ impl Owner {
         result
     }
 
-    /// Reads the rows again: somebody else may have changed them.
-    async fn reload(&self) -> Result<(), DeliveryFailure> {
-        self.ready().await?;
-        self.load().await
-    }
-
     /// After a turn that may have changed who consumes, or what there is to hand out.
     fn after(self: &Rc<Self>, ctx: &Ctx) {
         self.carry_out();
@@ -240,7 +253,6 @@ impl Owner {
 
     async fn publish(self: &Rc<Self>, turn: &Turn<StreamOwner>) -> TurnOutput {
         let publish = turn.arguments::<Publish>()?;
-        self.ready().await?;
         self.judge();
         self.members.borrow_mut().watch(publish.silo.to_native(), publish.set.to_native());
         let answer = |step: Step, summary: &Summary| self.took(step, summary);

@@ -51,7 +51,8 @@ pub enum SubscribeError {
         detail: String,
     },
     /// The owner could not be asked, or could not write: `RegistryUnavailable` says that the store
-    /// did not answer in time. Subscribe again: it is idempotent.
+    /// did not answer in time and nothing was changed, `TimedOut` that it had a write whose answer
+    /// did not come. Subscribe again: it is idempotent.
     #[error(transparent)]
     Delivery(#[from] DeliveryFailure),
 }

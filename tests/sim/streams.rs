@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use siloring::Published;
+use siloring::{Published, SubscribeError};
 use siloring_core::{DeliveryFailure, RejectedKind};
-use siloring_testkit::sim::{Cluster, Node, Slot};
+use siloring_testkit::sim::{Cluster, Fault, Node, Slot};
 
 use super::scenario::{New, Note, Outcome, S1, S2, S3, SECOND, check, ensure, up};
 
@@ -119,6 +119,41 @@ fn events_in_flight_keep_their_order() {
         cluster.run_for(5 * SECOND)?;
         ensure!(*done.borrow() == 1000, "{done:?}");
         ensure!(one.all() == (1..=1000).map(|n| (n, 1)).collect::<Vec<_>>(), "{one:?}");
+        Ok(())
+    }
+    check(scenario, &[]);
+}
+
+/// M7. Whoever waits for a registry that does not answer hears so in time, also behind somebody
+/// more patient.
+#[test]
+fn who_waits_for_the_registry_hears_why_before_the_deadline() {
+    fn scenario(new: New<'_>) -> Outcome {
+        let mut cluster = up(new(3))?;
+        cluster.inflict(Fault::StoreHang(30 * SECOND));
+        cluster.block_on(S2, |node| async move {
+            let patient = node.clone();
+            node.spawn(async move { drop(publish(&patient, "cold", 1).await) });
+        })?;
+        cluster.run_for(SECOND)?;
+        let failures = cluster.block_on(S1, |node| async move {
+            let hub = node.handle().hub("portal/a")?.open().await?;
+            let stream = node.stream::<Note>("room", "cold");
+            let making = stream.subscription("a").deadline(3 * SECOND);
+            let subscribed = making.hub(&hub).await;
+            let event = Note { number: 2, bytes: Vec::new() };
+            let published = stream.publish(&event).deadline(3 * SECOND).await;
+            Ok::<_, Box<dyn std::error::Error>>((subscribed, published))
+        })??;
+        let (subscribed, published) = failures;
+        let unavailable = Some(RejectedKind::RegistryUnavailable);
+        let kind = match &subscribed {
+            Err(SubscribeError::Delivery(failure)) => failure.rejected_kind(),
+            other => return Err(format!("{other:?}").into()),
+        };
+        ensure!(kind == unavailable, "{subscribed:?}");
+        let kind = published.as_ref().err().and_then(DeliveryFailure::rejected_kind);
+        ensure!(kind == unavailable, "{published:?}");
         Ok(())
     }
     check(scenario, &[]);
