@@ -5,6 +5,11 @@
 #[expect(dead_code, reason = "the program itself is run as a process")]
 mod pod_hub_chat;
 
+/// The models of older designs have tests that show their losses; here they run.
+#[path = "../../examples/silence_table/main.rs"]
+#[expect(dead_code, reason = "the program itself is run as a process")]
+mod silence_table;
+
 use std::process::{Command, Output};
 
 use siloring_testkit::process::artifact;
@@ -62,4 +67,27 @@ fn the_chat_ends_without_silence_on_postgres() {
     let output = run("pod_hub_chat", &options);
     let table: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
     assert_eq!((&table["silent"], &table["doubled"]), (&0.into(), &0.into()), "{table}");
+}
+
+/// What the models lose in silence, real silos of this library tell.
+#[test]
+fn of_all_designs_in_the_table_only_models_are_silent() {
+    let output = run("silence_table", &["--json"]);
+    let rows: Vec<serde_json::Value> = text(&output.stdout)
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("one JSON object a line"))
+        .collect();
+    let (models, ours): (Vec<_>, Vec<_>) =
+        rows.iter().partition(|row| row["design"].to_string().contains("model"));
+    assert_eq!((models.len(), ours.len()), (9, 6), "three troubles: {rows:?}");
+    let silent = |row: &&&serde_json::Value| row["silent"] != 0;
+    assert_eq!(models.iter().filter(silent).count(), 5, "{models:?}");
+    for row in ours {
+        assert_eq!((&row["silent"], &row["wrongly_refused"]), (&0.into(), &0.into()), "{row}");
+        let count = |name: &str| row[name].as_u64().expect("a count");
+        assert_eq!(count("handled") + count("told"), count("sent"), "{row}");
+        let trouble = row["trouble"].to_string();
+        assert!(!trouble.contains("rolled") || count("told") == 0, "a roll fails nothing: {row}");
+        assert!(!trouble.contains("hub") || count("told") > 0, "nobody is there: {row}");
+    }
 }
