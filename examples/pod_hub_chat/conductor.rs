@@ -44,7 +44,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         None => conversation::read()?,
     };
     let mut conductor = Conductor {
-        crew: Crew::new(folder.path(), cluster, store),
+        crew: Crew::new(folder.path(), cluster, store, options.leg),
         score: Score::new(),
         stage: Stage::default(),
         deeds: Deeds::new(options, cast.events),
@@ -211,6 +211,7 @@ impl Conductor {
         for path in self.crew.journals() {
             journal::read(path, |who, number| self.score.ran(who, number))?;
         }
+        self.score.compare();
         Ok(())
     }
 
@@ -295,7 +296,7 @@ impl Conductor {
             Report::Said { number, outcome, took_us } => {
                 self.score.said(number, outcome, took_us, now_us());
             }
-            Report::Tally(tally) => self.score.tally(pod, tally),
+            Report::Tally(tally) => self.score.tally(pod, *tally),
             Report::Drained => self.score.drained(pod, now_us()),
         }
         Ok(())

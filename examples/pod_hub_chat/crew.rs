@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
+use super::options::Legs;
 use super::protocol::{Command, Report, read_lines, write_line};
 
 /// Lines of a pod's log that an error shows.
@@ -45,6 +46,7 @@ pub(crate) struct Crew {
     folder: PathBuf,
     cluster: String,
     store: String,
+    legs: Legs,
     pods: BTreeMap<PodId, Pod>,
     next: PodId,
     journals: Vec<PathBuf>,
@@ -61,13 +63,14 @@ struct Pod {
 
 impl Crew {
     /// A crew without pods, whose logs go to `folder`.
-    pub(crate) fn new(folder: &Path, cluster: String, store: String) -> Self {
+    pub(crate) fn new(folder: &Path, cluster: String, store: String, legs: Legs) -> Self {
         let (teller, news) = channel();
         let folder = folder.to_owned();
         Self {
             folder,
             cluster,
             store,
+            legs,
             pods: BTreeMap::new(),
             next: PodId::first(),
             journals: Vec::new(),
@@ -84,7 +87,7 @@ impl Crew {
         let journal = self.folder.join(format!("{name}-{}.ran", id.0));
         let mut child = Process::new(std::env::current_exe()?)
             .args(["pod", "--name", name, "--cluster", &self.cluster, "--store", &self.store])
-            .arg("--journal")
+            .args(["--leg", self.legs.name(), "--journal"])
             .arg(&journal)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

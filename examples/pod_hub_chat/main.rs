@@ -2,10 +2,11 @@
 //!
 //! Rooms are grains; each member is a hub, `portal/<member>`, in one of the pods; a pod is a
 //! process with a silo. A member posts by a grain call to the room; the room delivers the line to
-//! the hub of every other member. While the talk goes on, pods are rolled (a newcomer joins, the
+//! the hub of every other member, or publishes it on the room's stream, which the members' hubs
+//! subscribe to, or both (`--leg`). While the talk goes on, pods are rolled (a newcomer joins, the
 //! oldest drains) and killed with `kill -9`. At the end stands a table: what was sent, what became
-//! of it, and how long. It ends with 0 only if no message was silent (no outcome ever came) and
-//! none doubled (a handler ran twice for one message).
+//! of it, and how long. It ends with 0 only if no message was silent (no outcome ever came, or an
+//! untrue one) and none doubled (a handler ran twice for one message and attempt).
 //!
 //! - [`options`]: the command line. [`script`], [`conversation`], [`trace`]: what is said.
 //! - [`conductor`]: starts the pods and paces the talk. [`deeds`]: rolls and kills. [`crew`]: the

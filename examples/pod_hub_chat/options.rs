@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Posts under way at once: enough to keep two cores busy, few enough that nothing queues for long.
 const IN_FLIGHT_DEFAULT: usize = 64;
@@ -24,6 +24,10 @@ pub(crate) struct Options {
     /// without it, a SQLite file in a temporary folder.
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
+    /// How a room passes lines on: calls to each other member's hub, the room's stream that all
+    /// members' hubs subscribe to, or each line both ways.
+    #[arg(long, value_enum, default_value_t = Legs::Directed)]
+    pub(crate) leg: Legs,
     /// How often a newcomer replaces the oldest pod.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) rolls: u32,
@@ -41,11 +45,40 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) json: bool,
     /// Talk by hand: run this in two terminals.
-    #[arg(long, conflicts_with_all = ["json", "trace", "speed", "rolls", "kills", "pods"])]
+    #[arg(long, conflicts_with_all = ["json", "trace", "speed", "rolls", "kills", "pods", "leg"])]
     pub(crate) interactive: bool,
     /// Your name with `--interactive`.
     #[arg(long, value_name = "NAME", requires = "interactive")]
     pub(crate) name: Option<String>,
+}
+
+/// How a room passes lines on.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Legs {
+    Directed,
+    Stream,
+    Both,
+}
+
+impl Legs {
+    /// Its name on the command line.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Directed => "directed",
+            Self::Stream => "stream",
+            Self::Both => "both",
+        }
+    }
+
+    /// Whether lines are delivered by calls.
+    pub(crate) const fn has_calls(self) -> bool {
+        matches!(self, Self::Directed | Self::Both)
+    }
+
+    /// Whether lines are published on streams.
+    pub(crate) const fn has_streams(self) -> bool {
+        matches!(self, Self::Stream | Self::Both)
+    }
 }
 
 /// What else this program can be.
@@ -67,6 +100,8 @@ pub(crate) struct PodSettings {
     pub(crate) store: String,
     #[arg(long)]
     pub(crate) journal: PathBuf,
+    #[arg(long, value_enum)]
+    pub(crate) leg: Legs,
 }
 
 fn positive(text: &str) -> Result<f64, String> {

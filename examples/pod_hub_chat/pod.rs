@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use siloring::prelude::*;
-use siloring::{Idle, ShardIndex};
+use siloring::{Idle, ShardIndex, Stream, Streams, SubscribeError};
 
 use super::clock::{micros, now_us};
-use super::journal::Who;
-use super::options::PodSettings;
+use super::journal::{Over, Who};
+use super::options::{Legs, PodSettings};
 use super::protocol::{Command, Join, Outcome, Report, read_lines, write_line};
-use super::room::{Heard, Line, Post, Refusal, Room, RoomRef as _, portal};
+use super::room::{Heard, Line, Post, Refusal, Room, RoomRef as _, STREAMS, portal};
 use super::tally::TALLY;
 
 /// Between two tallies: what a killed pod had counted in this time is all that is lost of its
@@ -27,6 +27,9 @@ use super::tally::TALLY;
 const TALLY_PERIOD: Duration = Duration::from_millis(50);
 /// Posts have ended by then: their deadline, and a second for the ledger's tick.
 const POSTS_END_WITHIN: Duration = Duration::from_secs(31);
+
+/// A subscription whose answer was lost is made again, so often.
+const SUBSCRIBE_TRIES: u32 = 3;
 
 /// Runs the pod until it is told to drain, or the conductor is gone.
 pub(crate) fn run(settings: &PodSettings) -> anyhow::Result<ExitCode> {
@@ -43,12 +46,17 @@ pub(crate) fn run(settings: &PodSettings) -> anyhow::Result<ExitCode> {
         .start()?;
     let (reports, outbox) = channel();
     let writer = thread::Builder::new().name("reports".into()).spawn(move || report(&outbox))?;
-    let pod = Pod { silo: silo.handle(), shared: Arc::new(Shared::new(reports)) };
+    let pod = Pod {
+        silo: silo.handle(),
+        streams: Arc::clone(silo.streams()),
+        legs: settings.leg,
+        shared: Arc::new(Shared::new(reports)),
+    };
     pod.shared.report(Report::Ready);
     for command in read_lines(io::stdin().lock()) {
         match command {
             Command::Open { member, place, rooms, join } => {
-                pod.open(member, Who::member(place), rooms, join);
+                pod.open(member, place, rooms, join);
             }
             Command::Say { number, member, room, text } => pod.say(number, &member, &room, text),
             Command::Drain => break,
@@ -76,7 +84,7 @@ fn report(outbox: &Receiver<Report>) -> io::Result<()> {
         let batch: Vec<Report> = first.into_iter().chain(outbox.try_iter()).collect();
         let last = gone || batch.iter().any(|report| matches!(report, Report::Drained));
         if last || now_us() >= tally_due_us {
-            write_line(&mut out, &Report::Tally(TALLY.take()))?;
+            write_line(&mut out, &Report::Tally(Box::new(TALLY.take())))?;
             tally_due_us = now_us() + micros(TALLY_PERIOD);
         }
         for report in &batch {
@@ -91,6 +99,8 @@ fn report(outbox: &Receiver<Report>) -> io::Result<()> {
 
 struct Pod {
     silo: Handle,
+    streams: Arc<Streams>,
+    legs: Legs,
     shared: Arc<Shared>,
 }
 
@@ -146,14 +156,22 @@ impl Shared {
 
 impl Pod {
     /// Opens a member's hub on the shard it belongs to and lets it live there.
-    fn open(&self, member: String, who: Who, rooms: Vec<String>, join: Join) {
+    fn open(&self, member: String, place: u32, rooms: Vec<String>, join: Join) {
         let (silo, shared, name) = (self.silo.clone(), Arc::clone(&self.shared), member.clone());
+        let streams = self.legs.has_streams().then(|| Arc::clone(&self.streams));
         let opening = self.silo.spawn_on(self.shard(&portal(&member)), move || async move {
-            match open_hub(&silo, &member, &rooms, join).await {
+            let opened = open_hub(&silo, &member, &rooms, join).await;
+            let opened = match (opened, streams) {
+                (Ok((hub, rooms)), Some(streams)) => {
+                    subscribe(&hub, &streams, &member, &rooms).await.map(|()| (hub, rooms))
+                }
+                (opened, _) => opened,
+            };
+            match opened {
                 Ok((hub, rooms)) => {
                     shared.members().insert(member.clone(), rooms);
                     shared.report(Report::Opened { member });
-                    listen(hub, who).await;
+                    listen(hub, place).await;
                 }
                 Err(error) => shared.report(not_opened(member, &error)),
             }
@@ -172,7 +190,8 @@ impl Pod {
         };
         let (from, shared) = (member.to_owned(), Arc::clone(&self.shared));
         let sent_us = now_us();
-        let post = Post { number, from, text, sent_us };
+        let (by_calls, by_stream) = (self.legs.has_calls(), self.legs.has_streams());
+        let post = Post { number, from, text, sent_us, by_calls, by_stream };
         let posting = self.silo.spawn_on(self.shard(&portal(member)), move || async move {
             let outcome = outcome_of(to.post(post).await);
             shared.post_ended(number, outcome, now_us() - sent_us);
@@ -220,13 +239,42 @@ async fn open_hub(
     Ok((hub, rooms))
 }
 
+/// Subscribes the hub to the streams of its rooms, in place of the one on the pod that the member
+/// comes from. The member's name is the key, so that this may be done as often as one likes: it is
+/// done again when the answer was lost with a pod.
+async fn subscribe(
+    hub: &Hub,
+    streams: &Arc<Streams>,
+    member: &str,
+    rooms: &Rooms,
+) -> anyhow::Result<()> {
+    for room in rooms.keys() {
+        let stream = Stream::<Line>::new(hub.handle(), streams, STREAMS, room)?;
+        let mut tries_left = SUBSCRIBE_TRIES;
+        loop {
+            tries_left -= 1;
+            match stream.subscription(member).take_over().hub(hub).await {
+                Ok(_) => break,
+                Err(SubscribeError::Delivery(_)) if tries_left > 0 => {}
+                Err(error) => {
+                    return Err(error).with_context(|| format!("{member} does not hear {room}"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Handles what is delivered to a member, until its hub is taken over by another pod or closed.
-async fn listen(mut hub: Hub, who: Who) {
+async fn listen(mut hub: Hub, place: u32) {
     while let Some(delivery) = hub.next().await {
         let line = delivery.access::<Line>();
         match line.map(|line| (line.number.to_native(), line.sent_us.to_native())) {
             Ok((number, sent_us)) => {
-                TALLY.heard(who, number, sent_us);
+                let over = delivery
+                    .event()
+                    .map_or(Over::Call, |event| Over::Stream { attempt: event.attempt });
+                TALLY.heard(Who::member(place, over), number, sent_us);
                 delivery.answer(&());
             }
             Err(failure) => delivery.refuse(failure),

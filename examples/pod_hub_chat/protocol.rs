@@ -42,7 +42,7 @@ pub(crate) enum Report {
     /// A post has ended, one way or the other.
     Said { number: u64, outcome: Outcome, took_us: u64 },
     /// What was counted since the last one.
-    Tally(Tally),
+    Tally(Box<Tally>),
     /// The last line: everything was finished, the silo has drained.
     Drained,
 }
@@ -63,11 +63,37 @@ pub(crate) struct Tally {
     pub(crate) delivered: Deliveries,
     /// Microseconds from a member to its room's handler, as (value, how often).
     pub(crate) to_room_us: Vec<(u64, u64)>,
-    /// Microseconds from a room to a member's handler.
+    /// Microseconds from a room to a member's handler, by a call.
     pub(crate) to_member_us: Vec<(u64, u64)>,
+    /// Publishes that rooms here began.
+    pub(crate) published: Deliveries,
+    /// Microseconds from a publish to its outcome.
+    pub(crate) published_us: Vec<(u64, u64)>,
+    /// What those publishes' outcomes say of the members' hubs.
+    pub(crate) to_subscribers: Deliveries,
+    /// Microseconds from a room to a member's handler, over a stream.
+    pub(crate) to_subscriber_us: Vec<(u64, u64)>,
+    /// What the subscriber check said before those publishes.
+    pub(crate) checks: Checks,
 }
 
-/// Deliveries from rooms to members.
+/// Answers of the subscriber check.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Checks {
+    pub(crate) live: u64,
+    pub(crate) none: u64,
+    pub(crate) unknown: u64,
+}
+
+impl Checks {
+    pub(crate) const fn add(&mut self, other: Self) {
+        self.live += other.live;
+        self.none += other.none;
+        self.unknown += other.unknown;
+    }
+}
+
+/// Deliveries of one kind and what became of them.
 #[derive(Serialize, Deserialize, Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Deliveries {
     pub(crate) sent: u64,
@@ -76,6 +102,20 @@ pub(crate) struct Deliveries {
 }
 
 impl Deliveries {
+    /// Adds what was counted elsewhere.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.sent += other.sent;
+        self.handled += other.handled;
+        for (kind, count) in other.failed {
+            *self.failed.entry(kind).or_default() += count;
+        }
+    }
+
+    /// Counts failures of a kind.
+    pub(crate) fn failed(&mut self, kind: &str, count: u64) {
+        *self.failed.entry(kind.to_owned()).or_default() += count;
+    }
+
     /// Those without an outcome so far.
     pub(crate) fn open(&self) -> u64 {
         self.sent - self.handled - self.failed.values().sum::<u64>()

@@ -1,10 +1,13 @@
-//! The room: a grain that knows its members and delivers each line to the hub of every other one.
+//! The room: a grain that knows its members and delivers each line to the hub of every other one,
+//! or publishes it on a stream of its own, which its members' hubs subscribe to.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::future::join;
+use siloring::Stream;
 use siloring::prelude::*;
 
 use super::clock::now_us;
@@ -23,6 +26,10 @@ pub(crate) struct Post {
     pub(crate) text: String,
     /// When it was said, on the clock of this machine.
     pub(crate) sent_us: u64,
+    /// Whether the room calls each other member's hub.
+    pub(crate) by_calls: bool,
+    /// Whether it publishes it on its stream.
+    pub(crate) by_stream: bool,
 }
 
 /// The same on its way to a member.
@@ -37,7 +44,7 @@ pub(crate) struct Line {
     pub(crate) sent_us: u64,
 }
 
-/// Who got a line.
+/// Who got a line by a call.
 #[message(type = "chat.heard")]
 #[derive(Debug)]
 pub(crate) struct Heard {
@@ -132,12 +139,20 @@ impl Room {
             text: post.text.as_str().to_owned(),
             sent_us: now_us(),
         };
-        let others = self.members.iter().filter(|member| member.name != from);
+        let Ok(stream) = Stream::here(STREAMS, ctx.key()) else {
+            return Err(Refusal::BadName(ctx.key().to_owned()));
+        };
+        let others = self.members.iter().filter(|member| post.by_calls && member.name != from);
         let deliveries = others.map(|member| {
             TALLY.delivery_began();
             member.portal.send::<Line, ()>(&line).deadline(DELIVERY_TIME_MAX)
         });
-        Ok(all_outcomes(deliveries.collect()).await)
+        let called = all_outcomes(deliveries.collect());
+        if !post.by_stream {
+            return Ok(called.await);
+        }
+        let (heard, ()) = join(called, publish(&stream, &line)).await;
+        Ok(heard)
     }
 }
 
@@ -159,6 +174,18 @@ fn member(ctx: &Ctx, name: String) -> Result<Member, Refusal> {
 /// The address of a member's hub.
 pub(crate) fn portal(member: &str) -> String {
     format!("portal/{member}")
+}
+
+/// The namespace of rooms' streams: the key is the room's.
+pub(crate) const STREAMS: &str = "room";
+
+/// Publishes a line and counts what became of it. The check before it is only for the books:
+/// whatever it says, publishing tells the truth.
+async fn publish(stream: &Stream<Line>, line: &Line) {
+    TALLY.publish_began(&stream.has_live_subscriber());
+    let began_us = now_us();
+    let outcome = stream.publish(line).deadline(DELIVERY_TIME_MAX).await;
+    TALLY.publish_ended(&outcome, now_us() - began_us);
 }
 
 /// Starts all deliveries, then waits for each.

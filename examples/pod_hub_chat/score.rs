@@ -4,7 +4,12 @@
 //! from lived. The books of a pod that is killed die with it: what it had under way is *lost with
 //! its sender* and counted apart. A delivery from a room to a member is kept in the books of the
 //! room's pod, and its pod's drain is the moment to find it silent. *Doubled* is every run of a
-//! handler for a number that it, or its predecessor on another pod, had handled before.
+//! handler for a number that it, or its predecessor on another pod, had handled before. An event of
+//! a stream that was handled comes *again*, marked with a higher attempt, when a pod died before
+//! word of that had come: that is told apart, and no doubling.
+//!
+//! The outcomes are not taken at their word: what was told to be handled is compared with what the
+//! pods' journals say has run; the excess is silent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +19,7 @@ use hdrhistogram::Histogram;
 use super::clock::micros;
 use super::crew::PodId;
 use super::journal::Who;
-use super::protocol::{Deliveries, Outcome, Tally};
+use super::protocol::{Checks, Deliveries, Outcome, Tally};
 use super::ranges::{Added, Ranges};
 use super::tally::histogram;
 
@@ -30,7 +35,11 @@ pub(crate) struct Leg {
     pub(crate) failed: BTreeMap<String, u64>,
     pub(crate) silent: u64,
     pub(crate) doubled: u64,
+    /// Handled before, at an earlier attempt.
+    pub(crate) again: u64,
     pub(crate) lost_with_sender: u64,
+    /// Messages that have run, each counted once.
+    ran: u64,
     /// From the sender to the handler, in microseconds.
     pub(crate) latency: Histogram<u64>,
 }
@@ -43,8 +52,18 @@ impl Leg {
             failed: BTreeMap::new(),
             silent: 0,
             doubled: 0,
+            again: 0,
             lost_with_sender: 0,
+            ran: 0,
             latency: histogram(),
+        }
+    }
+
+    fn close(&mut self, deliveries: Deliveries) {
+        self.sent += deliveries.sent;
+        self.handled += deliveries.handled;
+        for (kind, count) in deliveries.failed {
+            *self.failed.entry(kind).or_default() += count;
         }
     }
 }
@@ -89,15 +108,24 @@ struct RoomState {
 #[derive(Debug)]
 pub(crate) struct Score {
     pub(crate) to_room: Leg,
+    /// By calls.
     pub(crate) to_member: Leg,
+    /// Publishes; their latency is until their outcome.
+    pub(crate) to_stream: Leg,
+    /// From a stream to its subscribers, as the outcomes of publishes have it.
+    pub(crate) to_subscriber: Leg,
+    pub(crate) checks: Checks,
     /// From posting until every member of the room had been delivered to, in microseconds.
     pub(crate) answered: Histogram<u64>,
     pub(crate) troubles: Vec<Trouble>,
     open: BTreeMap<u64, Sent>,
     rooms: BTreeMap<String, RoomState>,
-    deliveries: BTreeMap<PodId, Deliveries>,
+    /// What each pod's rooms have under way: deliveries, and publishes.
+    under_way: BTreeMap<PodId, (Deliveries, Deliveries)>,
     /// What has run, by whom.
     ran: BTreeMap<Who, Ranges>,
+    /// The same at whichever attempt.
+    ran_at_all: BTreeMap<Who, Ranges>,
 }
 
 impl Score {
@@ -105,12 +133,16 @@ impl Score {
         Self {
             to_room: Leg::new(),
             to_member: Leg::new(),
+            to_stream: Leg::new(),
+            to_subscriber: Leg::new(),
+            checks: Checks::default(),
             answered: histogram(),
             troubles: Vec::new(),
             open: BTreeMap::new(),
             rooms: BTreeMap::new(),
-            deliveries: BTreeMap::new(),
+            under_way: BTreeMap::new(),
             ran: BTreeMap::new(),
+            ran_at_all: BTreeMap::new(),
         }
     }
 
@@ -119,9 +151,21 @@ impl Score {
         self.open.len()
     }
 
-    /// Silent and doubled, both directions together.
+    /// All legs, with their names.
+    pub(crate) const fn legs(&self) -> [(&'static str, &Leg); 4] {
+        [
+            ("member → room", &self.to_room),
+            ("room → member", &self.to_member),
+            ("room → stream", &self.to_stream),
+            ("stream → member", &self.to_subscriber),
+        ]
+    }
+
+    /// Silent and doubled, all legs together.
     pub(crate) fn broken_promises(&self) -> (u64, u64) {
-        (self.to_room.silent + self.to_member.silent, self.to_room.doubled + self.to_member.doubled)
+        let legs = self.legs().map(|(_, leg)| leg);
+        let silent = legs.iter().map(|leg| leg.silent).sum();
+        (silent, legs.iter().map(|leg| leg.doubled).sum())
     }
 
     /// A post goes to a pod.
@@ -167,19 +211,35 @@ impl Score {
     pub(crate) fn tally(&mut self, pod: PodId, tally: Tally) {
         record(&mut self.to_room.latency, &tally.to_room_us);
         record(&mut self.to_member.latency, &tally.to_member_us);
-        let known = self.deliveries.entry(pod).or_default();
-        known.sent += tally.delivered.sent;
-        known.handled += tally.delivered.handled;
-        for (kind, count) in tally.delivered.failed {
-            *known.failed.entry(kind).or_default() += count;
-        }
+        record(&mut self.to_stream.latency, &tally.published_us);
+        record(&mut self.to_subscriber.latency, &tally.to_subscriber_us);
+        self.to_subscriber.close(tally.to_subscribers);
+        self.checks.add(tally.checks);
+        let (delivered, published) = self.under_way.entry(pod).or_default();
+        delivered.add(tally.delivered);
+        published.add(tally.published);
     }
 
     /// A handler ran.
     pub(crate) fn ran(&mut self, who: Who, number: u64) {
-        if self.ran.entry(who).or_default().add(number) == Added::Again {
-            let leg = if who == Who::ROOM { &mut self.to_room } else { &mut self.to_member };
-            leg.doubled += 1;
+        let leg = match (who.is_room(), who.is_over_stream()) {
+            (true, _) => &mut self.to_room,
+            (false, true) => &mut self.to_subscriber,
+            (false, false) => &mut self.to_member,
+        };
+        let at_all = self.ran_at_all.entry(who.of_any_attempt()).or_default().add(number);
+        let at_this = self.ran.entry(who).or_default().add(number);
+        match (at_all, at_this) {
+            (Added::New, _) => leg.ran += 1,
+            (Added::Again, Added::New) => leg.again += 1,
+            (Added::Again, Added::Again) => leg.doubled += 1,
+        }
+    }
+
+    /// All journals have been read: what was told to be handled and has not run is silent.
+    pub(crate) fn compare(&mut self) {
+        for leg in [&mut self.to_room, &mut self.to_member, &mut self.to_subscriber] {
+            leg.silent += leg.handled.saturating_sub(leg.ran);
         }
     }
 
@@ -203,9 +263,11 @@ impl Score {
             self.to_room.lost_with_sender += 1;
             self.room_heard(&sent.room, false, now_us);
         }
-        let deliveries = self.deliveries.remove(&pod).unwrap_or_default();
-        self.to_member.lost_with_sender += deliveries.open();
-        self.close(deliveries);
+        let (delivered, published) = self.under_way.remove(&pod).unwrap_or_default();
+        self.to_member.lost_with_sender += delivered.open();
+        self.to_stream.lost_with_sender += published.open();
+        self.to_member.close(delivered);
+        self.to_stream.close(published);
     }
 
     /// A pod has drained: whatever has no outcome now never gets one.
@@ -215,22 +277,16 @@ impl Score {
             self.to_room.silent += 1;
             self.room_heard(&sent.room, false, now_us);
         }
-        let deliveries = self.deliveries.remove(&pod).unwrap_or_default();
-        self.to_member.silent += deliveries.open();
-        self.close(deliveries);
+        let (delivered, published) = self.under_way.remove(&pod).unwrap_or_default();
+        self.to_member.silent += delivered.open();
+        self.to_stream.silent += published.open();
+        self.to_member.close(delivered);
+        self.to_stream.close(published);
     }
 
     fn open_of(&self, pod: PodId) -> Vec<u64> {
         let of_pod = self.open.iter().filter(|(_, sent)| sent.pod == pod);
         of_pod.map(|(number, _)| *number).collect()
-    }
-
-    fn close(&mut self, deliveries: Deliveries) {
-        self.to_member.sent += deliveries.sent;
-        self.to_member.handled += deliveries.handled;
-        for (kind, count) in deliveries.failed {
-            *self.to_member.failed.entry(kind).or_default() += count;
-        }
     }
 }
 
@@ -242,6 +298,7 @@ fn record(histogram: &mut Histogram<u64>, counts: &[(u64, u64)]) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::journal::Over;
     use super::*;
 
     fn tally(sent: u64, handled: u64) -> Tally {
@@ -282,12 +339,44 @@ mod tests {
     fn a_handler_that_ran_twice_for_one_number_is_doubled() {
         let mut score = Score::new();
         score.ran(Who::ROOM, 7);
-        score.ran(Who::member(0), 7);
-        score.ran(Who::member(1), 7);
+        score.ran(Who::member(0, Over::Call), 7);
+        score.ran(Who::member(1, Over::Call), 7);
         assert_eq!(score.broken_promises(), (0, 0));
-        score.ran(Who::member(0), 7);
+        score.ran(Who::member(0, Over::Call), 7);
         score.ran(Who::ROOM, 7);
         assert_eq!((score.to_room.doubled, score.to_member.doubled), (1, 1));
+    }
+
+    #[test]
+    fn an_event_handled_again_is_doubled_only_at_the_same_attempt() {
+        let mut score = Score::new();
+        score.ran(Who::member(0, Over::Call), 7);
+        score.ran(Who::member(0, Over::Stream { attempt: 1 }), 7);
+        assert_eq!((score.to_subscriber.doubled, score.to_subscriber.again), (0, 0));
+        score.ran(Who::member(0, Over::Stream { attempt: 2 }), 7);
+        assert_eq!((score.to_subscriber.doubled, score.to_subscriber.again), (0, 1));
+        score.ran(Who::member(0, Over::Stream { attempt: 2 }), 7);
+        assert_eq!((score.to_subscriber.doubled, score.to_member.doubled), (1, 0));
+    }
+
+    #[test]
+    fn an_outcome_without_a_run_is_silent() {
+        let mut score = Score::new();
+        let to_subscribers = Deliveries { sent: 2, handled: 2, failed: BTreeMap::new() };
+        score.tally(PodId::first(), Tally { to_subscribers, ..Tally::default() });
+        score.ran(Who::member(0, Over::Stream { attempt: 1 }), 7);
+        score.ran(Who::member(0, Over::Stream { attempt: 2 }), 7);
+        score.compare();
+        assert_eq!(score.broken_promises(), (1, 0), "one member's run is missing");
+    }
+
+    #[test]
+    fn a_publish_open_when_its_pod_has_drained_is_silent() {
+        let mut score = Score::new();
+        let published = Deliveries { sent: 2, handled: 1, failed: BTreeMap::new() };
+        score.tally(PodId::first(), Tally { published, ..Tally::default() });
+        score.drained(PodId::first(), 0);
+        assert_eq!((score.to_stream.sent, score.to_stream.silent), (2, 1));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The end: a table a person can read, or one JSON object.
 #![expect(clippy::print_stdout, reason = "it is the program's result")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{CellAlignment, Table};
@@ -9,6 +9,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::options::Options;
+use super::protocol::Checks;
 use super::score::{Kind, Leg, Score};
 
 /// Shows the books.
@@ -18,9 +19,11 @@ pub(crate) fn show(score: &Score, options: &Options) {
         println!("{object}");
         return;
     }
-    println!("{}", legs(score));
-    if !(score.to_room.failed.is_empty() && score.to_member.failed.is_empty()) {
-        println!("{}", kinds(score));
+    let legs: Vec<(&str, &Leg)> =
+        score.legs().into_iter().filter(|(_, leg)| leg.sent > 0).collect();
+    println!("{}", counts(&legs));
+    if legs.iter().any(|(_, leg)| !leg.failed.is_empty()) {
+        println!("{}", kinds(&legs));
     }
     if !score.troubles.is_empty() {
         println!("{}", troubles(score));
@@ -28,7 +31,7 @@ pub(crate) fn show(score: &Score, options: &Options) {
     println!("{}", verdict(score));
 }
 
-fn legs(score: &Score) -> Table {
+fn counts(legs: &[(&str, &Leg)]) -> Table {
     let mut table = table(&[
         "",
         "sent",
@@ -36,35 +39,35 @@ fn legs(score: &Score) -> Table {
         "failed",
         "silent",
         "doubled",
+        "again",
         "lost with sender",
         "p50",
         "p99",
         "p99.9",
     ]);
-    table.add_row(leg("member → room", &score.to_room));
-    table.add_row(leg("room → member", &score.to_member));
+    for (name, leg) in legs {
+        let failed: u64 = leg.failed.values().sum();
+        let lost = leg.lost_with_sender;
+        let counts = [leg.sent, leg.handled, failed, leg.silent, leg.doubled, leg.again, lost];
+        let times = [50.0, 99.0, 99.9].map(|percent| leg.latency.value_at_percentile(percent));
+        let mut row = vec![(*name).to_owned()];
+        row.extend(counts.map(|count| count.to_string()));
+        row.extend(times.map(time));
+        table.add_row(row);
+    }
     table
 }
 
-fn leg(name: &str, leg: &Leg) -> Vec<String> {
-    let failed: u64 = leg.failed.values().sum();
-    let counts = [leg.sent, leg.handled, failed, leg.silent, leg.doubled, leg.lost_with_sender];
-    let mut row = vec![name.to_owned()];
-    row.extend(counts.map(|count| count.to_string()));
-    row.extend([50.0, 99.0, 99.9].map(|percent| time(leg.latency.value_at_percentile(percent))));
-    row
-}
-
-fn kinds(score: &Score) -> Table {
-    let mut table = table(&["failed as", "member → room", "room → member"]);
-    let mut kinds: BTreeMap<&str, [u64; 2]> = BTreeMap::new();
-    for (index, leg) in [&score.to_room, &score.to_member].into_iter().enumerate() {
-        for (kind, count) in &leg.failed {
-            kinds.entry(kind).or_default()[index] += count;
-        }
-    }
-    for (kind, [to_room, to_member]) in kinds {
-        table.add_row([kind.to_owned(), to_room.to_string(), to_member.to_string()]);
+fn kinds(legs: &[(&str, &Leg)]) -> Table {
+    let names = legs.iter().map(|(name, _)| *name);
+    let header: Vec<&str> = ["failed as"].into_iter().chain(names).collect();
+    let mut table = table(&header);
+    let kinds: BTreeSet<&str> =
+        legs.iter().flat_map(|(_, leg)| leg.failed.keys().map(String::as_str)).collect();
+    for kind in kinds {
+        let of_leg = |(_, leg): &(&str, &Leg)| leg.failed.get(kind).copied().unwrap_or_default();
+        let counts = legs.iter().map(|leg| of_leg(leg).to_string());
+        table.add_row([kind.to_owned()].into_iter().chain(counts));
     }
     table
 }
@@ -98,9 +101,16 @@ fn time(micros: u64) -> String {
 fn verdict(score: &Score) -> String {
     let mut text = String::from(
         "Latency is from the sender to the handler. A post is handled once every other member of \
-         the room was delivered to or failed to be.",
+         the room was delivered to or failed to be, on each leg.",
     );
-    if score.to_room.lost_with_sender + score.to_member.lost_with_sender > 0 {
+    if score.to_stream.sent > 0 {
+        text.push_str(
+            "\nA publish's time is until each subscriber has handled it or failed to. Again: \
+             handled before, by a pod that died before word of it came.",
+        );
+        text.push_str(&checks(score.checks));
+    }
+    if score.legs().iter().any(|(_, leg)| leg.lost_with_sender > 0) {
         text.push_str(
             "\nLost with sender: under way when their sender's process was killed; its books died \
              with it, and nobody is left to be told. What a room there had delivered in its \
@@ -111,6 +121,13 @@ fn verdict(score: &Score) -> String {
         (0, 0) => text + "\nNothing was silent, nothing was doubled.",
         (silent, doubled) => format!("{text}\nBROKEN: {silent} silent, {doubled} doubled."),
     }
+}
+
+fn checks(checks: Checks) -> String {
+    let Checks { live, none, unknown } = checks;
+    format!(
+        "\nBefore a publish the subscriber check said: live {live}, none {none}, unknown {unknown}."
+    )
 }
 
 /// The table as one object. The first fields are about posts; `silent` and `doubled` count
@@ -128,11 +145,14 @@ struct Summary<'a> {
     kills: usize,
     outages_ms: Vec<u64>,
     deliveries: Deliveries<'a>,
+    publishes: Deliveries<'a>,
+    events: Deliveries<'a>,
+    checks: Checks,
     answered_us: Percentiles,
     mended_ms: Vec<u64>,
 }
 
-/// From rooms to members.
+/// On one leg: from rooms to members, from rooms to their streams, from those to members.
 #[derive(Serialize)]
 struct Deliveries<'a> {
     sent: u64,
@@ -140,6 +160,7 @@ struct Deliveries<'a> {
     failed: &'a BTreeMap<String, u64>,
     silent: u64,
     doubled: u64,
+    again: u64,
     lost_with_sender: u64,
     latency_us: Percentiles,
 }
@@ -154,7 +175,7 @@ struct Percentiles {
 impl<'a> Summary<'a> {
     fn of(score: &'a Score) -> Self {
         let (silent, doubled) = score.broken_promises();
-        let (to_room, to_member) = (&score.to_room, &score.to_member);
+        let to_room = &score.to_room;
         let kills = score.troubles.iter().filter(|trouble| trouble.kind == Kind::Kill).count();
         Self {
             sent: to_room.sent,
@@ -167,17 +188,27 @@ impl<'a> Summary<'a> {
             rolls: score.troubles.len() - kills,
             kills,
             outages_ms: score.troubles.iter().map(|trouble| trouble.outage_us / 1_000).collect(),
-            deliveries: Deliveries {
-                sent: to_member.sent,
-                handled: to_member.handled,
-                failed: &to_member.failed,
-                silent: to_member.silent,
-                doubled: to_member.doubled,
-                lost_with_sender: to_member.lost_with_sender,
-                latency_us: Percentiles::of(&to_member.latency),
-            },
+            deliveries: Deliveries::of(&score.to_member),
+            publishes: Deliveries::of(&score.to_stream),
+            events: Deliveries::of(&score.to_subscriber),
+            checks: score.checks,
             answered_us: Percentiles::of(&score.answered),
             mended_ms: score.troubles.iter().map(|trouble| trouble.took_us / 1_000).collect(),
+        }
+    }
+}
+
+impl<'a> Deliveries<'a> {
+    fn of(leg: &'a Leg) -> Self {
+        Self {
+            sent: leg.sent,
+            handled: leg.handled,
+            failed: &leg.failed,
+            silent: leg.silent,
+            doubled: leg.doubled,
+            again: leg.again,
+            lost_with_sender: leg.lost_with_sender,
+            latency_us: Percentiles::of(&leg.latency),
         }
     }
 }

@@ -90,7 +90,14 @@ async fn talk(silo: Handle, name: String, mut typed: Receiver<String>) -> anyhow
     let mut number = 0;
     while let Some(text) = typed.recv().await.filter(|text| text != "/quit") {
         number += 1;
-        let post = Post { number, from: name.clone(), text, sent_us: now_us() };
+        let post = Post {
+            number,
+            from: name.clone(),
+            text,
+            sent_us: now_us(),
+            by_calls: true,
+            by_stream: false,
+        };
         match room.post(post).await {
             Ok(Heard { by, missed: 0 }) => println!("  (heard by {by})"),
             Ok(Heard { by, missed }) => println!("  (heard by {by}, missed by {missed})"),

@@ -43,15 +43,45 @@ fn a_tokio_server_calls_grains_and_opens_hubs() {
     run("embed_in_tokio", &[]);
 }
 
+/// Runs the chat, which must end without a silent or a doubled message; gives its table.
+fn chat(options: &[&str]) -> serde_json::Value {
+    let arguments = [options, &["--rolls", "1", "--kills", "1", "--json"]].concat();
+    let output = run("pod_hub_chat", &arguments);
+    let table: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    assert_eq!((&table["silent"], &table["doubled"]), (&0.into(), &0.into()), "{table}");
+    assert_eq!((&table["rolls"], &table["kills"]), (&1.into(), &1.into()), "{table}");
+    table
+}
+
+fn assert_handled(table: &serde_json::Value, legs: [&str; 2], above: u64) {
+    for leg in legs {
+        let count = |name: &str| table[leg][name].as_u64().expect("a count");
+        assert!(count("sent") > above && count("handled") > above, "{leg}: {table}");
+    }
+}
+
 #[test]
 fn the_chat_ends_without_silence_through_a_roll_and_a_kill() {
-    let output = run("pod_hub_chat", &["--rolls", "1", "--kills", "1", "--json"]);
-    let table: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
-    assert_eq!(table["silent"], 0, "{table}");
-    assert_eq!(table["doubled"], 0, "{table}");
+    let table = chat(&[]);
     let count = |name: &str| table[name].as_u64().expect("a count");
     assert!(count("sent") > 100 && count("handled") > 100, "{table}");
-    assert_eq!((count("rolls"), count("kills")), (1, 1), "{table}");
+    assert_eq!(table["publishes"]["sent"], 0, "nothing rides a stream: {table}");
+}
+
+/// As above, each line as one event that the members' hubs subscribe to; the talk is fast.
+#[test]
+fn the_chat_ends_without_silence_over_streams() {
+    let table = chat(&["--leg", "stream", "--speed", "100"]);
+    assert_handled(&table, ["publishes", "events"], 100);
+    assert_eq!(table["deliveries"]["sent"], 0, "no hub is called: {table}");
+    assert!(table["checks"]["live"].as_u64().expect("a count") > 100, "{table}");
+}
+
+#[test]
+fn the_chat_ends_without_silence_on_both_legs_at_once() {
+    let table = chat(&["--leg", "both", "--speed", "100"]);
+    assert_handled(&table, ["publishes", "events"], 100);
+    assert_handled(&table, ["deliveries", "events"], 500);
 }
 
 /// The seed of silence: the same chat on the server that a deployment would use.
@@ -63,10 +93,8 @@ fn the_chat_ends_without_silence_on_postgres() {
             "no PostgreSQL server is installed",
         );
     }
-    let options = ["--store", "postgres", "--rolls", "1", "--kills", "1", "--json"];
-    let output = run("pod_hub_chat", &options);
-    let table: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
-    assert_eq!((&table["silent"], &table["doubled"]), (&0.into(), &0.into()), "{table}");
+    let table = chat(&["--store", "postgres", "--leg", "both"]);
+    assert_handled(&table, ["deliveries", "events"], 500);
 }
 
 /// What the models lose in silence, real silos of this library tell.
