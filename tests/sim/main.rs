@@ -22,4 +22,5 @@ mod plans;
 mod rolls;
 mod scenario;
 mod smoke;
+mod stream_registry;
 mod streams;

@@ -1,0 +1,73 @@
+//! The registry as a stream's owner reads and writes it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use siloring::Streams;
+use siloring::prelude::*;
+use siloring_core::ports::registry::RegistryHint;
+
+use super::scenario::{New, Note, Outcome, S1, S2, S3, check, ensure, up};
+
+/// A grain that listens.
+#[derive(Grain, Default, Debug)]
+#[grain(type = "test.reader")]
+struct Reader {
+    heard: Vec<u64>,
+}
+
+#[grain_methods]
+impl Reader {
+    /// Keeps the note's number.
+    #[on_event]
+    async fn hear(&mut self, note: &Archived<Note>) {
+        self.heard.push(note.number.to_native());
+    }
+}
+
+/// Rows are read again while others subscribe and leave: a reading that is older than what was
+/// acknowledged takes nobody away and brings nobody back.
+#[test]
+fn who_has_subscribed_stays_though_rows_are_read_again_meanwhile() {
+    fn scenario(new: New<'_>) -> Outcome {
+        let mut cluster = up(new(3).host::<Reader>())?;
+        let (left, wrong) = (Rc::new(RefCell::new(0_usize)), Rc::new(RefCell::new(0_usize)));
+        // With nobody subscribed the owner would end, and read anew.
+        cluster.block_on(S1, |node| async move {
+            let stream = node.stream::<Note>("room", "busy");
+            stream.subscription("stays").grain("stays", Reader::HEAR).await.map(drop)
+        })??;
+        for subscriber in 0..8 {
+            let (left, wrong) = (Rc::clone(&left), Rc::clone(&wrong));
+            *left.borrow_mut() += 1;
+            drop(cluster.spawn(S1, move |node| async move {
+                let key = format!("{subscriber}");
+                let stream = node.stream::<Note>("room", "busy");
+                let is_listed = async || {
+                    let listed = stream.subscriptions().await.expect("nothing is wrong");
+                    listed.iter().any(|listed| listed.subscription.key() == key)
+                };
+                for _ in 0..4_000 {
+                    let made = stream.subscription(key.as_str()).grain(key.as_str(), Reader::HEAR);
+                    let made = made.await.expect("nothing is wrong");
+                    *wrong.borrow_mut() += usize::from(!is_listed().await);
+                    stream.unsubscribe(&made).await.expect("nothing is wrong");
+                    *wrong.borrow_mut() += usize::from(is_listed().await);
+                }
+                *left.borrow_mut() -= 1;
+            }));
+        }
+        while *left.borrow() > 0 {
+            for slot in [S1, S2, S3] {
+                cluster.block_on(slot, |node| async move {
+                    Streams::hinted(node.handle(), RegistryHint::Everything);
+                })?;
+            }
+            cluster.run_for(Duration::from_millis(100))?;
+        }
+        ensure!(*wrong.borrow() == 0, "{wrong:?} times the list was of before");
+        Ok(())
+    }
+    check(scenario, &[]);
+}
