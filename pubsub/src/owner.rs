@@ -192,7 +192,7 @@ impl Owner {
             return Ok(());
         }
         let remaining = ctx.remaining();
-        let late = Sleep::new(remaining - remaining / ANSWER_SHARE);
+        let late = Sleep::new(remaining.saturating_sub(remaining / ANSWER_SHARE));
         Box::pin(self.read_first_until(late)).await
     }
 

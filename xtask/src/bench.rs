@@ -11,7 +11,8 @@ use crate::driver;
 const BENCH_TIME_MAX: Duration = Duration::from_hours(1);
 
 /// Every bench; `--benches` would also run the unit tests' harness.
-const BENCHES: &[&str] = &["silo_roundtrip", "grain_call", "subscriber_check", "stream_leg"];
+const BENCHES: &[&str] =
+    &["silo_roundtrip", "grain_call", "subscriber_check", "stream_leg", "registry"];
 
 /// What to pass on to the benches.
 #[derive(Debug, Args)]

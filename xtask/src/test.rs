@@ -153,6 +153,8 @@ const BENCH_SMOKE: Step = Step {
         "subscriber_check",
         "--bench",
         "stream_leg",
+        "--bench",
+        "registry",
         "--",
         "--quick",
     ],
