@@ -263,6 +263,12 @@ async fn give(
         let envelope = Envelope { event: Some(Arc::new(info)), ..Envelope::default() };
         let is_hub = consumer.handler == HUB;
         let method = if is_hub { MethodId(event.schema.type_id) } else { consumer.handler };
+        #[cfg(feature = "planted")]
+        if !is_hub && Here::extension::<ShardStreams>().gives_to_nobody_idle(&consumer.address) {
+            let failure = DeliveryFailure::rejected(RejectedKind::NotHere, "it is not active");
+            given.failure = Some(failure);
+            break;
+        }
         let request = RawRequest { method, schema: event.schema, body: Body::copy_of(event.body) };
         let call = target.send(request).envelope(envelope).deadline(until.since(Here::now()));
         match call.await {

@@ -29,6 +29,7 @@ use siloring_runtime::here::Here;
 use crate::agent::{self, Agent, Consumer, DELIVER_SPEC, Event, Given, Source, Timing};
 use crate::message::{Deliver, WireConsumer, WireEpoch, WireEvent, WireResult};
 use crate::owner::Owner;
+use crate::planted::is_planted;
 use crate::queue::{Batch, ConsumerKey, Report};
 
 /// Makes sure that the pulling agent looks.
@@ -166,7 +167,9 @@ fn fly(
             attempts: batch.positions.iter().map(|(_, attempt)| *attempt).collect(),
         });
     }
-    let patience_ms = u32::try_from(FRAME_PATIENCE.as_millis()).unwrap_or(u32::MAX);
+    let patience =
+        if is_planted!(owner.streams, SlowBlocksAll) { deadline } else { FRAME_PATIENCE };
+    let patience_ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
     let frame = Deliver {
         stream: owner.stream.as_str().to_owned(),
         epoch: WireEpoch::from(owner.epoch),
@@ -228,7 +231,8 @@ async fn give_here(
             attempts: &consumer.attempts,
         })
         .collect();
-    let timing = Timing { patience: FRAME_PATIENCE, deadline };
+    let patience = Duration::from_millis(u64::from(frame.patience_ms));
+    let timing = Timing { patience, deadline };
     agent::give_all(&Here::handle(), &source, &events, &consumers, timing).await
 }
 

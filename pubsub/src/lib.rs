@@ -7,6 +7,7 @@ mod id;
 mod members;
 mod message;
 mod owner;
+mod planted;
 mod policy;
 mod publish;
 mod queue;
@@ -19,8 +20,11 @@ mod verdict;
 
 pub use check::Liveness;
 pub use id::{STREAM_KIND, stream_address};
+#[cfg(feature = "planted")]
+pub use planted::Planted;
 pub use policy::{Overflow, StreamPolicy};
 pub use publish::{Publish, Published, Queued, Stream, Token};
 pub use route::{HubRoute, Leg};
+pub use shard::StreamUsage;
 pub use streams::{Streams, StreamsBuilder};
 pub use subscribe::{Listed, SubscribeError, Subscribing, Subscription};

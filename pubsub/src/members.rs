@@ -18,6 +18,8 @@ use siloring_core::limits::{
 };
 use siloring_core::outcome::{DeliveryFailure, RejectedKind};
 use siloring_core::ports::registry::{DeadLetter, SetVersion, Subscription};
+#[cfg(not(feature = "planted"))]
+use siloring_core::ports::store::StoreResult;
 use siloring_core::ports::store::{StoreAnswer, StoreError, StoreRequest};
 use siloring_core::schema::{Layout, Schema, mix};
 use siloring_core::view::View;
@@ -30,6 +32,7 @@ use crate::message::{
     Listed, SetChanged, Subscribe, Subscribed, Unsubscribe, WireEpoch, WireToken,
 };
 use crate::owner::Owner;
+use crate::planted::is_planted;
 use crate::queue::{ConsumerKey, Letter};
 use crate::streams::{Set, Streams};
 
@@ -114,7 +117,13 @@ impl Members {
 }
 
 /// Whether a row's owner is gone in a view that could know it.
-fn is_dead(row: &Subscription, view: &View) -> bool {
+fn is_dead(row: &Subscription, view: &View, streams: &Streams) -> bool {
+    if is_planted!(streams, RowsWithoutIncarnation) {
+        return false;
+    }
+    if is_planted!(streams, JudgedInAnyView) {
+        return row.owner.is_some_and(|owner| view.silo(owner).is_none_or(|_| view.is_gone(owner)));
+    }
     row.owner.is_some_and(|owner| view.number() >= row.view && view.is_gone(owner))
 }
 
@@ -123,6 +132,13 @@ fn unavailable(error: &StoreError) -> DeliveryFailure {
 }
 
 impl Owner {
+    /// Asks the store.
+    #[cfg(not(feature = "planted"))]
+    #[expect(clippy::unused_self, reason = "the planted form looks at the owner")]
+    async fn ask(&self, request: StoreRequest) -> StoreResult {
+        Here::ask(request).await
+    }
+
     /// Reads the stream's rows and takes them up.
     ///
     /// A reading may be older than a write of this owner that was answered meanwhile: it would take
@@ -141,7 +157,7 @@ impl Owner {
 
     async fn read(&self) -> Result<(Vec<Subscription>, SetVersion), DeliveryFailure> {
         let request = StoreRequest::LoadSubscriptions { stream: self.stream.clone() };
-        let answer = Here::ask(request).await.map_err(|error| unavailable(&error))?;
+        let answer = self.ask(request).await.map_err(|error| unavailable(&error))?;
         let StoreAnswer::Subscriptions { rows, version } = answer else {
             unreachable!("a load of subscriptions is answered with them");
         };
@@ -159,7 +175,8 @@ impl Owner {
         for key in &gone {
             self.remove(key, "its subscription was removed");
         }
-        let (dead, rows): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| is_dead(row, &view));
+        let (dead, rows): (Vec<_>, Vec<_>) =
+            rows.into_iter().partition(|row| is_dead(row, &view, &self.streams));
         self.members.borrow_mut().dead =
             dead.into_iter().map(|row| (row.key, row.version)).collect();
         for row in rows {
@@ -188,7 +205,12 @@ impl Owner {
     }
 
     /// Adds a consumer, or changes the row of one that is there. Says where it begins.
-    fn admit(&self, row: Subscription, from: Option<u64>, is_implicit: bool) -> (u64, u64) {
+    pub(crate) fn admit(
+        &self,
+        row: Subscription,
+        from: Option<u64>,
+        is_implicit: bool,
+    ) -> (u64, u64) {
         let mut members = self.members.borrow_mut();
         let mut queue = self.queue.borrow_mut();
         if from.is_none()
@@ -231,7 +253,7 @@ impl Owner {
             members.judged = view.number();
             members.watchers.retain(|silo, _| !view.is_gone(*silo));
             let rows = members.by_key.values().map(|member| &member.row);
-            let dead = rows.filter(|row| is_dead(row, &view));
+            let dead = rows.filter(|row| is_dead(row, &view, &self.streams));
             dead.map(|row| (row.key.clone(), row.version)).collect()
         };
         for (key, version) in dead {
@@ -268,13 +290,14 @@ impl Owner {
             }
             let row = self.row(&wanted, &consumer);
             let request = StoreRequest::WriteSubscription { row: row.clone(), expected };
-            let version = match Here::ask(request).await {
+            let version = match self.ask(request).await {
                 Ok(StoreAnswer::Registered(version)) => version,
                 Ok(_) => unreachable!("a write of a subscription is answered with its version"),
                 Err(StoreError::Conflict) => {
                     self.load().await?;
                     continue;
                 }
+                Err(_) if is_planted!(self.streams, WriteAssumed) => row.version,
                 Err(StoreError::Unavailable { detail }) => match self.find(&row).await? {
                     Some(version) => version,
                     None => return Err(unavailable(&StoreError::Unavailable { detail })),
@@ -282,6 +305,10 @@ impl Owner {
                 Err(error) => return Err(unavailable(&error)),
             };
             let row = Subscription { version, ..row };
+            #[cfg(feature = "planted")]
+            if is_planted!(self.streams, CursorAfterAnswer) {
+                return Ok(Ok(self.planted_answer(&row)));
+            }
             let (position, missed) = self.admit(row, from, false);
             let mut members = self.members.borrow_mut();
             members.version = members.version.max(version);
@@ -316,7 +343,7 @@ impl Owner {
         if member.is_implicit {
             return Err(Refusal::Invalid("the key is that of an implicit subscription".into()));
         }
-        if !is_mine && !wanted.take_over && !is_dead(row, &Here::view()) {
+        if !is_mine && !wanted.take_over && !is_dead(row, &Here::view(), &self.streams) {
             return Err(Refusal::Taken(row.owner.map_or(0, |owner| owner.0)));
         }
         let is_same = is_mine
@@ -340,7 +367,7 @@ impl Owner {
         }
     }
 
-    fn subscribed(&self, version: SetVersion, position: u64, missed: u64) -> Subscribed {
+    pub(crate) fn subscribed(&self, version: SetVersion, position: u64, missed: u64) -> Subscribed {
         let from = WireToken { epoch: WireEpoch::from(self.epoch), position };
         Subscribed { version: version.0, from, missed }
     }
@@ -356,13 +383,15 @@ impl Owner {
         &self,
         wanted: &Unsubscribe,
     ) -> Result<Result<(), Refusal>, DeliveryFailure> {
+        #[cfg(feature = "planted")]
+        let wanted = &self.planted_removal(wanted).await;
         let request = StoreRequest::RemoveSubscription {
             stream: self.stream.clone(),
             key: wanted.key.clone(),
             owner: wanted.owner.map(Generation),
             version: SetVersion(wanted.version),
         };
-        match Here::ask(request).await {
+        match self.ask(request).await {
             Ok(StoreAnswer::Registered(version)) => {
                 self.removed(&wanted.key, SetVersion(wanted.version), version);
                 Ok(Ok(()))
@@ -406,9 +435,16 @@ impl Owner {
 
     /// A delivery says that a hub is gone: its row goes, if the view that says so could know it.
     pub(crate) fn evict(self: &Rc<Self>, consumer: ConsumerKey, failure: &DeliveryFailure) {
+        if is_planted!(self.streams, RowsWithoutIncarnation) {
+            return;
+        }
         let view = failure.view().unwrap_or_else(|| Here::view().number());
         let row = self.members.borrow().of(consumer).map(|member| member.row.clone());
-        let Some(row) = row.filter(|row| view >= row.view) else { return };
+        let Some(row) =
+            row.filter(|row| view >= row.view || is_planted!(self.streams, JudgedInAnyView))
+        else {
+            return;
+        };
         self.remove(&row.key, failure.detail());
         self.members.borrow_mut().going.insert(row.key.clone(), row.version);
         Here::emit(Event::SubscriberEvicted {
@@ -421,7 +457,7 @@ impl Owner {
             let Subscription { stream, key, owner: silo, version, .. } = row;
             let name = key.clone();
             let request = StoreRequest::RemoveSubscription { stream, key, owner: silo, version };
-            let answer = Here::ask(request).await;
+            let answer = owner.ask(request).await;
             let mut members = owner.members.borrow_mut();
             members.going.remove(&name);
             // A row that stays is dead by derivation, and swept; one that changed is another's.
@@ -461,7 +497,7 @@ impl Owner {
             let mut wait = siloring_core::limits::REDELIVERY_BACKOFF_MIN;
             for _ in 0..REGISTRY_TRIES_MAX {
                 let request = StoreRequest::WriteDeadLetter(letter.clone());
-                if Here::ask(request).await.is_ok() {
+                if owner.ask(request).await.is_ok() {
                     return;
                 }
                 Sleep::new(wait).await;

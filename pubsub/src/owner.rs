@@ -42,6 +42,7 @@ use crate::message::{
     Listed, Publish, Step, Subscribe, Subscribed, Took, Unsubscribe, WireBody, WireConsumerFailure,
     WireEpoch, WireFailure, WireSet,
 };
+use crate::planted::is_planted;
 use crate::queue::{NewEvent, Origin, Published, Queue, QueueOutput, Summary, Waiting};
 use crate::shard::ShardStreams;
 use crate::streams::Streams;
@@ -90,18 +91,27 @@ impl Grain for StreamOwner {
         }
         if method == siloring_runtime::grain::ACTIVATE {
             let owner = Owner::of(turn.ctx());
+            Here::extension::<ShardStreams>().owns(&owner);
             *turn.shared().0.borrow_mut() = Some(owner);
             return turn.done();
         }
         let owner = turn.shared().0.borrow().clone();
         let owner = owner.expect("made by the activation hook");
-        owner.ready(turn.ctx()).await?;
+        let ready = owner.ready(turn.ctx()).await;
+        if !is_planted!(owner.streams, UnreadMeansNone) {
+            ready?;
+        }
         match method {
             PUBLISH => owner.publish(&turn).await,
             SUBSCRIBE => {
                 let arguments = turn.owned::<Subscribe>(turn.arguments::<Subscribe>()?)?;
                 // Apart, as all turns have room for the largest of these futures.
                 let result = Box::pin(owner.subscribe(arguments)).await?;
+                #[cfg(feature = "planted")]
+                if is_planted!(owner.streams, CursorAfterAnswer) {
+                    owner.attach_late();
+                    return turn.reply(&result);
+                }
                 owner.after(turn.ctx());
                 turn.reply(&result)
             }
@@ -168,10 +178,14 @@ impl Owner {
         let streams = streams.unwrap_or_else(|| crate::StreamsBuilder::default().build(1));
         let policy = streams.policy_of(&stream);
         Here::extension::<ShardStreams>().owner_came(&stream, ctx.fence());
+        #[cfg_attr(not(feature = "planted"), expect(unused_mut, reason = "only a defect is set"))]
+        let mut queue = Queue::new(policy);
+        #[cfg(feature = "planted")]
+        queue.plant(streams.planted());
         Rc::new(Self {
             handle: ctx.handle().clone(),
             epoch: ctx.fence(),
-            queue: RefCell::new(Queue::new(policy)),
+            queue: RefCell::new(queue),
             members: RefCell::default(),
             loaded: Cell::new(Loaded::No),
             load_waiters: RefCell::default(),
@@ -227,7 +241,10 @@ impl Owner {
         self.loaded.set(Loaded::UnderWay);
         // Dropped by its deadline, the next turn begins anew.
         let loading = Loading(self);
+        #[cfg(not(feature = "planted"))]
         let result = self.load().await;
+        #[cfg(feature = "planted")]
+        let result = self.planted_load().await;
         if result.is_ok() {
             self.loaded.set(Loaded::Yes);
         }
@@ -253,11 +270,25 @@ impl Owner {
 
     async fn publish(self: &Rc<Self>, turn: &Turn<StreamOwner>) -> TurnOutput {
         let publish = turn.arguments::<Publish>()?;
+        #[cfg(feature = "planted")]
+        self.planted_gate().await;
+        if is_planted!(self.streams, RegistryTrusted) {
+            self.load().await?;
+        }
         self.judge();
         self.members.borrow_mut().watch(publish.silo.to_native(), publish.set.to_native());
         let answer = |step: Step, summary: &Summary| self.took(step, summary);
         if self.queue.borrow().consumers_count() == 0 {
             let took = answer(Step::NoSubscriber, &Summary::default());
+            if is_planted!(self.streams, NobodySuffices) {
+                let summary = Summary { handled: 1, ..Summary::default() };
+                return turn.reply(&answer(Step::Closed, &summary));
+            }
+            #[cfg(feature = "planted")]
+            if is_planted!(self.streams, PublisherRows) {
+                self.write_publisher(publish.silo.to_native()).await;
+                return turn.reply(&took);
+            }
             self.after(turn.ctx());
             return turn.reply(&took);
         }
@@ -286,6 +317,11 @@ impl Owner {
         let published = self.queue.borrow_mut().publish(Here::now(), event);
         self.carry_out();
         flights::pull(self, turn.ctx());
+        if is_planted!(self.streams, Unconfirmed) {
+            let handled = u32::try_from(self.queue.borrow().consumers_count()).unwrap_or(u32::MAX);
+            let summary = Summary { position: 1, handled, ..Summary::default() };
+            return turn.reply(&answer(Step::Closed, &summary));
+        }
         match published {
             Published::Refused(failure) => return Err(failure),
             Published::Closed(summary) => return turn.reply(&answer(Step::Closed, &summary)),
@@ -362,6 +398,11 @@ impl Owner {
         self.next_ticket.set(waiting + 1);
         self.tickets.borrow_mut().insert(waiting, Ticket::Waiting(None));
         Outcome { owner: Rc::clone(self), waiting }
+    }
+
+    /// Turns that wait for an outcome.
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.tickets.borrow().len()
     }
 
     fn end(&self, waiting: Waiting, result: Result<Summary, DeliveryFailure>) {

@@ -37,6 +37,7 @@ use crate::check::Liveness;
 use crate::id::stream_address;
 use crate::message::{Publish as Wire, Step, Took};
 use crate::owner::{PUBLISH_SPEC, StreamOwner};
+use crate::planted::is_planted;
 use crate::shard::{OpenPublish, ShardStreams};
 use crate::streams::{Set, Streams};
 
@@ -326,7 +327,12 @@ impl Window {
         // What follows a receipt needs no body: the owner has it, unless it is another one.
         let mut header_first = level == Level::Handled && self.open.is_queued;
         loop {
-            header_first |= matches!(self.check(), Liveness::None { .. }) && !self.knows_body;
+            let knows_nobody = matches!(self.check(), Liveness::None { .. });
+            header_first |= knows_nobody && !self.knows_body;
+            if knows_nobody && self.streams.as_ref().is_some_and(|s| is_planted!(s, CheckTrusted)) {
+                let detail = "the check knows of no subscriber";
+                return Err(DeliveryFailure::rejected(RejectedKind::NoSubscriber, detail));
+            }
             let remaining = self.until.since(Here::now());
             let request = self.request(level, !header_first);
             let call =
@@ -351,7 +357,8 @@ impl Window {
                 Err(CallError::Delivery(failure)) => failure,
                 Err(CallError::Handler(never)) => match never {},
             };
-            if !may_send_again(&failure) || Here::now() + wait >= self.until {
+            let is_final = self.streams.as_ref().is_some_and(|s| is_planted!(s, NoWindow));
+            if is_final || !may_send_again(&failure) || Here::now() + wait >= self.until {
                 return Err(failure);
             }
             if failure.rejected_kind().is_none() {

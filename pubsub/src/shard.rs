@@ -10,6 +10,7 @@
 use core::cell::{Cell, RefCell};
 use core::fmt;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use siloring_core::address::{Address, AddressHash};
@@ -25,7 +26,7 @@ use siloring_runtime::here::Here;
 
 use crate::check::{CheckWriter, Gone, Owned};
 use crate::message::WireSet;
-use crate::owner::{REFRESH_SPEC, StreamOwner};
+use crate::owner::{Owner, REFRESH_SPEC, StreamOwner};
 use crate::streams::{Set, Streams};
 use crate::sweep;
 
@@ -42,6 +43,26 @@ pub(crate) struct ShardStreams {
     /// Those whose rows may have been changed by somebody else.
     stale: RefCell<BTreeSet<AddressHash>>,
     is_refreshing: Cell<bool>,
+    /// Their state, to be counted.
+    counted: RefCell<Vec<Weak<Owner>>>,
+}
+
+/// What one shard keeps of streams: nothing of a publish or an event that has its outcome.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct StreamUsage {
+    /// Publishes of its futures without an outcome.
+    pub publishes: usize,
+    /// Bytes that they hold.
+    pub window_bytes: usize,
+    /// Streams that it owns.
+    pub owners: usize,
+    /// Their consumers.
+    pub consumers: usize,
+    /// Events that a consumer of theirs owes an answer for, or that wait for an earlier one.
+    pub events: usize,
+    /// Turns of theirs that wait for an outcome.
+    pub waiting: usize,
 }
 
 #[derive(Debug)]
@@ -69,6 +90,7 @@ impl Default for ShardStreams {
             owners: RefCell::default(),
             stale: RefCell::default(),
             is_refreshing: Cell::new(false),
+            counted: RefCell::default(),
         }
     }
 }
@@ -115,6 +137,29 @@ impl ShardStreams {
         Ok(OpenPublish { handle, shard, stream, number, bytes, is_queued: false })
     }
 
+    /// The shard owns one more stream.
+    pub(crate) fn owns(&self, owner: &Rc<Owner>) {
+        let mut owners = self.counted.borrow_mut();
+        owners.retain(|owner| owner.strong_count() > 0);
+        owners.push(Rc::downgrade(owner));
+    }
+
+    pub(crate) fn usage(&self) -> StreamUsage {
+        let lanes = self.lanes.borrow();
+        let mut usage = StreamUsage {
+            publishes: lanes.values().map(|lane| lane.open.len()).sum(),
+            window_bytes: self.window_bytes.get(),
+            ..StreamUsage::default()
+        };
+        for owner in self.counted.borrow().iter().filter_map(Weak::upgrade) {
+            usage.owners += 1;
+            usage.waiting += owner.waiting_count();
+            usage.consumers += owner.queue.borrow().consumers_count();
+            usage.events += owner.queue.borrow().unsettled_count();
+        }
+        usage
+    }
+
     fn close(&self, stream: AddressHash, number: u64, bytes: usize) {
         let mut lanes = self.lanes.borrow_mut();
         if let Some(lane) = lanes.get_mut(&stream) {
@@ -154,6 +199,14 @@ impl ShardStreams {
         if !stale.is_empty() && !self.is_refreshing.replace(true) {
             Here::spawn(refresh());
         }
+    }
+
+    /// A defect: whether the consumer is left out, as it is not active here.
+    #[cfg(feature = "planted")]
+    pub(crate) fn gives_to_nobody_idle(&self, consumer: &siloring_core::address::Address) -> bool {
+        let is_planted =
+            self.streams.as_ref().is_some_and(|s| crate::planted::is_planted!(s, OnlyActive));
+        is_planted && Here::whereabouts(consumer).is_none()
     }
 
     fn view_changed(&self, before: Option<&View>, view: &View) {

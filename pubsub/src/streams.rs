@@ -6,10 +6,12 @@ use core::fmt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures_channel::oneshot;
 use siloring_core::address::{Address, AddressHash};
 use siloring_core::body::Body;
 use siloring_core::ids::{MethodId, ShardIndex};
 use siloring_core::limits::CHECK_ENTRIES;
+use siloring_core::outcome::DeliveryFailure;
 use siloring_core::ports::registry::{RegistryHint, SetVersion};
 use siloring_core::schema::{Message, Schema};
 use siloring_runtime::grain::{EventMethod, Grain};
@@ -22,7 +24,8 @@ use crate::check::{CheckCache, CheckWriter, Liveness};
 use crate::id::parts;
 use crate::owner::StreamOwner;
 use crate::policy::StreamPolicy;
-use crate::shard::ShardStreams;
+use crate::publish::stopped;
+use crate::shard::{ShardStreams, StreamUsage};
 
 /// What an owner says of its stream's consumers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -49,6 +52,8 @@ pub struct StreamsBuilder {
     filters: BTreeMap<String, Wants>,
     routed_kinds: BTreeSet<String>,
     check_entries: Option<usize>,
+    #[cfg(feature = "planted")]
+    planted: crate::planted::Planted,
 }
 
 impl fmt::Debug for StreamsBuilder {
@@ -103,6 +108,12 @@ impl StreamsBuilder {
         self.check_entries = Some(count);
     }
 
+    /// Plants a defect.
+    #[cfg(feature = "planted")]
+    pub const fn planted(&mut self, defect: crate::planted::Planted) {
+        self.planted = defect;
+    }
+
     /// The streams of a silo with so many shards.
     pub fn build(self, shards: u16) -> Arc<Streams> {
         let (check, writers) = CheckCache::new(shards, self.check_entries.unwrap_or(CHECK_ENTRIES));
@@ -138,7 +149,7 @@ impl Streams {
     ///
     /// # Errors
     /// If the silo has stopped.
-    pub fn start(handle: &Handle) -> Result<(), siloring_core::outcome::DeliveryFailure> {
+    pub fn start(handle: &Handle) -> Result<(), DeliveryFailure> {
         (0..handle.shards())
             .map(ShardIndex)
             .try_for_each(|shard| handle.spawn_on(shard, crate::shard::run))
@@ -157,10 +168,31 @@ impl Streams {
         }
     }
 
+    /// What a shard keeps of streams at present.
+    ///
+    /// # Errors
+    /// If the shard takes no more mail.
+    ///
+    /// # Cancel safety
+    /// Dropped, it has no effect.
+    pub async fn usage(handle: &Handle, shard: ShardIndex) -> Result<StreamUsage, DeliveryFailure> {
+        let (tell, heard) = oneshot::channel();
+        handle.spawn_on(shard, move || async move {
+            // Whoever asked may have stopped waiting.
+            drop(tell.send(Here::extension::<ShardStreams>().usage()));
+        })?;
+        heard.await.map_err(|oneshot::Canceled| stopped())
+    }
+
     /// Whether anybody subscribes to the stream, as far as this silo knows. From any thread; takes
     /// no lock, makes no call, allocates nothing.
     pub fn has_live_subscriber(&self, stream: &Address) -> Liveness {
         self.check.check(stream.hash())
+    }
+
+    #[cfg(feature = "planted")]
+    pub(crate) const fn planted(&self) -> crate::planted::Planted {
+        self.settings.planted
     }
 
     pub(crate) fn check(&self, stream: AddressHash) -> Liveness {

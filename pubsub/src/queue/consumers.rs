@@ -17,6 +17,7 @@ use siloring_core::time::Moment;
 use super::{
     ATTACHED, Batch, ConsumerKey, Entry, Letter, Queue, QueueOutput, Report, index_of, note_failure,
 };
+use crate::planted::is_planted;
 use crate::policy::Overflow;
 use crate::verdict::{Verdict, verdict};
 
@@ -46,7 +47,12 @@ impl Queue {
     pub(crate) fn take_ready(&mut self, now: Moment) -> Vec<(ConsumerKey, Batch)> {
         let next = self.next_position();
         let mut ready = Vec::new();
+        let is_held = is_planted!(self, RefusalBlocksAll)
+            && self.consumers.values().any(|consumer| consumer.failures > 0);
         for (&key, consumer) in &mut self.consumers {
+            if is_held && consumer.failures == 0 {
+                continue;
+            }
             if consumer.busy.is_some() || consumer.cursor >= next || now < consumer.ready_at {
                 continue;
             }
@@ -68,6 +74,11 @@ impl Queue {
         match report {
             Report::Ran { done, failure, reply } => {
                 self.confirm(key, &batch, done, reply);
+                let (done, failure) = if is_planted!(self, FailureCounts) && failure.is_some() {
+                    (done + 1, None)
+                } else {
+                    (done, failure)
+                };
                 let began = failure.as_ref().is_some_and(|failure| !did_not_run(failure));
                 let unbegun = batch.positions.get(done + usize::from(began)..).unwrap_or_default();
                 take_back(self.consumers.get_mut(&key).expect(ATTACHED), unbegun);
@@ -82,7 +93,7 @@ impl Queue {
                 take_back(self.consumers.get_mut(&key).expect(ATTACHED), unbegun);
             }
             Report::Lost(failure) => {
-                if did_not_run(&failure) {
+                if did_not_run(&failure) || is_planted!(self, AttemptAfterSend) {
                     take_back(self.consumers.get_mut(&key).expect(ATTACHED), &batch.positions);
                 }
                 self.failed(now, key, &failure);
@@ -127,6 +138,9 @@ impl Queue {
         let handed = consumer.attempts.front().copied().unwrap_or(0);
         let attempts = entry.attempts_before.saturating_add(handed);
         let verdict = verdict(failure, attempts, self.policy.attempts_max, consumer.is_owned);
+        #[cfg(feature = "planted")]
+        let verdict = self.planted_verdict(key, failure, verdict);
+        let consumer = self.consumers.get_mut(&key).expect(ATTACHED);
         consumer.failures = consumer.failures.saturating_add(1);
         match verdict {
             Verdict::Again => {
@@ -142,6 +156,23 @@ impl Queue {
                 consumer.ready_at = now + REDELIVERY_BACKOFF_MAX;
             }
         }
+    }
+
+    #[cfg(feature = "planted")]
+    fn planted_verdict(
+        &self,
+        key: ConsumerKey,
+        failure: &DeliveryFailure,
+        verdict: Verdict,
+    ) -> Verdict {
+        let is_owned = self.consumers.get(&key).is_some_and(|consumer| consumer.is_owned);
+        if is_planted!(self, EvictOnTransient) && is_owned && failure.is_transient() {
+            return Verdict::Evict;
+        }
+        if is_planted!(self, NoDeadLetters) && verdict == Verdict::DeadLetter {
+            return Verdict::Again;
+        }
+        verdict
     }
 
     /// A consumer will not get this event any more.
@@ -243,8 +274,10 @@ impl Queue {
             // It passes this one without an answer.
             self.entries[index_of(self.first, position)].skipped.push(key);
         }
+        if !is_planted!(self, GapUntold) {
+            self.consumers.get_mut(&key).expect(ATTACHED).missed += missed;
+        }
         let consumer = self.consumers.get_mut(&key).expect(ATTACHED);
-        consumer.missed += missed;
         if consumer.busy.is_none() {
             consumer.cursor = next;
             consumer.attempts.clear();

@@ -182,9 +182,22 @@ pub(crate) struct Queue {
     next_consumer: ConsumerKey,
     lanes: BTreeMap<u128, Lane>,
     outputs: VecDeque<QueueOutput>,
+    #[cfg(feature = "planted")]
+    planted: crate::planted::Planted,
 }
 
 impl Queue {
+    /// Plants a defect.
+    #[cfg(feature = "planted")]
+    pub(crate) const fn plant(&mut self, defect: crate::planted::Planted) {
+        self.planted = defect;
+    }
+
+    #[cfg(feature = "planted")]
+    const fn planted(&self) -> crate::planted::Planted {
+        self.planted
+    }
+
     /// An empty queue.
     pub(crate) fn new(policy: StreamPolicy) -> Self {
         Self {
@@ -198,6 +211,8 @@ impl Queue {
             next_consumer: 0,
             lanes: BTreeMap::new(),
             outputs: VecDeque::new(),
+            #[cfg(feature = "planted")]
+            planted: crate::planted::Planted::None,
         }
     }
 
@@ -213,7 +228,12 @@ impl Queue {
 
     /// Whether every event is closed and nobody waits.
     pub(crate) fn is_idle(&self) -> bool {
-        self.open_count == 0 && self.lanes.values().all(|lane| lane.held.is_empty())
+        self.unsettled_count() == 0
+    }
+
+    /// Events that are not closed, or wait for an earlier one of their lane.
+    pub(crate) fn unsettled_count(&self) -> usize {
+        self.open_count + self.lanes.values().map(|lane| lane.held.len()).sum::<usize>()
     }
 
     /// The next effect.

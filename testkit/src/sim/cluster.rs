@@ -24,6 +24,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use siloring_core::ports::store::{Store as _, StoreRequest, StoreResult};
 use siloring_core::{ClusterId, Moment, SiloStatus};
 use siloring_pubsub::StreamsBuilder;
 use siloring_runtime::host::HostFactory;
@@ -315,6 +316,14 @@ impl Cluster {
         }));
         self.world.wake(process, shared.app_part());
         result
+    }
+
+    /// Asks the store, past every fault and unseen by the run.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn ask_store(&mut self, request: &StoreRequest) -> StoreResult {
+        self.memory.execute(request)
     }
 
     /// Does to the cluster what a step of a plan would.

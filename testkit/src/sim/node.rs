@@ -153,6 +153,11 @@ impl Node {
         Stream::new(&self.handle, &self.streams, namespace, key).expect("a stream's name")
     }
 
+    /// The silo's streams.
+    pub const fn streams(&self) -> &Arc<Streams> {
+        &self.streams
+    }
+
     /// The time on this silo's host.
     pub fn now(&self) -> Moment {
         self.clock.now()

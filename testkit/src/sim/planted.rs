@@ -4,9 +4,12 @@
 //! whichever machine has it. Without the feature only "none" is known.
 
 use siloring::pump::ControlNode;
+use siloring_pubsub::StreamsBuilder;
 use siloring_runtime::control::Control;
 use siloring_runtime::shard::ShardConfig;
 
+#[cfg(feature = "planted")]
+use siloring_pubsub as pubsub;
 #[cfg(feature = "planted")]
 use siloring_runtime::{control, directory, shard};
 
@@ -23,6 +26,7 @@ enum Defect {
     Shard(shard::Planted),
     Directory(directory::Defect),
     Control(control::Defect),
+    Streams(pubsub::Planted),
     /// A data link counts as up once it is connected.
     UpAtConnect,
     /// What the control thread sends waits behind the shards' bytes, and these speak for nobody:
@@ -89,6 +93,30 @@ const DEFECTS: &[(&str, Defect)] = &[
     ("old-row-kept", Defect::Control(control::Defect::OldRowKept)),
     ("store-alone-renews", Defect::Control(control::Defect::StoreAloneRenews)),
     ("stale-rows-kept", Defect::Control(control::Defect::StaleRowsKept)),
+    ("stream-check-trusted", Defect::Streams(pubsub::Planted::CheckTrusted)),
+    ("stream-memory-registry", Defect::Streams(pubsub::Planted::MemoryRegistry)),
+    ("stream-registry-trusted", Defect::Streams(pubsub::Planted::RegistryTrusted)),
+    ("stream-unconfirmed", Defect::Streams(pubsub::Planted::Unconfirmed)),
+    ("stream-no-window", Defect::Streams(pubsub::Planted::NoWindow)),
+    ("stream-rows-without-incarnation", Defect::Streams(pubsub::Planted::RowsWithoutIncarnation)),
+    ("stream-evict-on-transient", Defect::Streams(pubsub::Planted::EvictOnTransient)),
+    ("stream-attempt-after-send", Defect::Streams(pubsub::Planted::AttemptAfterSend)),
+    ("stream-one-cold-blocks-all", Defect::Streams(pubsub::Planted::OneColdBlocksAll)),
+    ("stream-slow-blocks-all", Defect::Streams(pubsub::Planted::SlowBlocksAll)),
+    ("stream-refusal-blocks-all", Defect::Streams(pubsub::Planted::RefusalBlocksAll)),
+    ("stream-release-by-key-only", Defect::Streams(pubsub::Planted::ReleaseByKeyOnly)),
+    ("stream-judged-in-any-view", Defect::Streams(pubsub::Planted::JudgedInAnyView)),
+    ("stream-write-assumed", Defect::Streams(pubsub::Planted::WriteAssumed)),
+    ("stream-cursor-after-answer", Defect::Streams(pubsub::Planted::CursorAfterAnswer)),
+    ("stream-failure-counts", Defect::Streams(pubsub::Planted::FailureCounts)),
+    ("stream-no-dead-letters", Defect::Streams(pubsub::Planted::NoDeadLetters)),
+    ("stream-gap-untold", Defect::Streams(pubsub::Planted::GapUntold)),
+    ("stream-nobody-suffices", Defect::Streams(pubsub::Planted::NobodySuffices)),
+    ("stream-publisher-rows", Defect::Streams(pubsub::Planted::PublisherRows)),
+    ("stream-only-active", Defect::Streams(pubsub::Planted::OnlyActive)),
+    ("stream-unsubscribes-all", Defect::Streams(pubsub::Planted::UnsubscribesAll)),
+    ("stream-lanes-unordered", Defect::Streams(pubsub::Planted::LanesUnordered)),
+    ("stream-unread-means-none", Defect::Streams(pubsub::Planted::UnreadMeansNone)),
 ];
 
 /// The names of all defects that a run can be planted with.
@@ -161,6 +189,19 @@ impl Planted {
         false
     }
 
+    /// Plants the silo's streams, if the defect is one of theirs.
+    #[cfg(feature = "planted")]
+    pub(super) const fn streams(self, streams: &mut StreamsBuilder) {
+        if let Some(Defect::Streams(defect)) = self.defect {
+            streams.planted(defect);
+        }
+    }
+
+    /// Leaves the streams as they are.
+    #[cfg(not(feature = "planted"))]
+    #[expect(clippy::unused_self, reason = "one call site for all builds")]
+    pub(super) const fn streams(self, _streams: &mut StreamsBuilder) {}
+
     /// Plants the shard, or its directory, if the defect is one of theirs.
     #[cfg(feature = "planted")]
     pub(super) fn shard(self, config: &mut ShardConfig) {
@@ -169,7 +210,12 @@ impl Planted {
             Some(Defect::Directory(defect)) => {
                 config.planted_directory = directory::Planted::with(defect);
             }
-            Some(Defect::Control(_) | Defect::UpAtConnect | Defect::HeartbeatInDataQueue)
+            Some(
+                Defect::Control(_)
+                | Defect::Streams(_)
+                | Defect::UpAtConnect
+                | Defect::HeartbeatInDataQueue,
+            )
             | None => {}
         }
     }

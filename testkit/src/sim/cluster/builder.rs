@@ -126,6 +126,9 @@ impl ClusterBuilder {
             })
             .collect();
         let steps = self.plan.steps.iter().copied().collect();
+        let planted = Planted::named(self.plan.options.defect.as_deref());
+        let mut streams = self.streams;
+        planted.streams(&mut streams);
         Cluster {
             id,
             world,
@@ -136,8 +139,8 @@ impl ClusterBuilder {
             hosts: self.hosts,
             programs: self.programs,
             early_programs: self.early_programs,
-            streams: self.streams,
-            planted: Planted::named(self.plan.options.defect.as_deref()),
+            streams,
+            planted,
             slots,
             silos: BTreeMap::new(),
             active: Vec::new(),
