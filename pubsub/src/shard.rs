@@ -162,12 +162,14 @@ impl ShardStreams {
 
     fn close(&self, stream: AddressHash, number: u64, bytes: usize) {
         let mut lanes = self.lanes.borrow_mut();
-        if let Some(lane) = lanes.get_mut(&stream) {
-            lane.open.remove(&number);
-            if lane.open.is_empty() {
-                self.unused.set(self.unused.get().max(lane.next));
-                lanes.remove(&stream);
-            }
+        // A shard that has stopped knows none any more.
+        let Some(lane) = lanes.get_mut(&stream) else { return };
+        if !lane.open.remove(&number) {
+            return;
+        }
+        if lane.open.is_empty() {
+            self.unused.set(self.unused.get().max(lane.next));
+            lanes.remove(&stream);
         }
         self.window_bytes.set(self.window_bytes.get() - bytes);
     }
@@ -203,7 +205,7 @@ impl ShardStreams {
 
     /// A defect: whether the consumer is left out, as it is not active here.
     #[cfg(feature = "planted")]
-    pub(crate) fn gives_to_nobody_idle(&self, consumer: &siloring_core::address::Address) -> bool {
+    pub(crate) fn gives_to_nobody_idle(&self, consumer: &Address) -> bool {
         let is_planted =
             self.streams.as_ref().is_some_and(|s| crate::planted::is_planted!(s, OnlyActive));
         is_planted && Here::whereabouts(consumer).is_none()
