@@ -323,6 +323,23 @@ impl Window {
 
     /// Sends the event until the owner answers for it at the level, or the deadline has passed.
     async fn bring(&mut self, level: Level) -> Result<Took, DeliveryFailure> {
+        let brought = self.bring_to_an_owner(level).await;
+        let failure = match brought {
+            Ok(took) => match outcome(&took) {
+                Err(failure) if level == Level::Handled => failure,
+                Ok(_) | Err(_) => return Ok(took),
+            },
+            Err(failure) => failure,
+        };
+        let was_handed_on = self.attempts_before > 0 || self.open.is_queued;
+        if failure.rejected_kind().is_none() || !was_handed_on {
+            return Err(failure);
+        }
+        let detail = format!("an owner that was lost may have handed it out; then: {failure}");
+        Err(DeliveryFailure::indeterminate(IndeterminateKind::LostAfterHandOver, detail))
+    }
+
+    async fn bring_to_an_owner(&mut self, level: Level) -> Result<Took, DeliveryFailure> {
         let mut wait = REDELIVERY_BACKOFF_MIN;
         // What follows a receipt needs no body: the owner has it, unless it is another one.
         let mut header_first = level == Level::Handled && self.open.is_queued;
@@ -343,12 +360,20 @@ impl Window {
                     match Step::from_code(took.step) {
                         Some(Step::NoSubscriber) => return Err(no_subscriber(&took)),
                         Some(Step::SendBody) => {
+                            if core::mem::take(&mut self.open.is_queued) {
+                                // The owner that had it is lost.
+                                self.attempts_before = self.attempts_before.saturating_add(1);
+                            }
                             header_first = false;
                             self.knows_body = true;
                             continue;
                         }
-                        Some(Step::Queued | Step::Closed) => {
+                        Some(Step::Queued) => {
                             self.open.is_queued = true;
+                            return Ok(took);
+                        }
+                        Some(Step::Closed) => {
+                            self.open.is_queued = false;
                             return Ok(took);
                         }
                         None => return Err(unknown_step(took.step)),
@@ -436,9 +461,11 @@ fn outcome(took: &Took) -> Result<Published, DeliveryFailure> {
         .map(|failed| (failed.key.clone(), DeliveryFailure::from(failed.failure.clone())));
     let failures: Vec<_> = failures.collect();
     if took.handled == 0 {
-        // Nobody handled it: the first reason is everybody's, or there was nobody who wants it.
-        if let Some((_, failure)) = failures.into_iter().next() {
-            return Err(failure);
+        // Nobody handled it, though one may have run; or there was nobody who wants it.
+        let may_have_run = |(_, failure): &&(_, DeliveryFailure)| failure.rejected_kind().is_none();
+        let worst = failures.iter().find(may_have_run).or_else(|| failures.first());
+        if let Some((_, failure)) = worst {
+            return Err(failure.clone());
         }
         let detail = "every subscriber's filter refused the event";
         return Err(DeliveryFailure::rejected(RejectedKind::NoSubscriber, detail));
