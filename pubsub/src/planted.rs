@@ -54,8 +54,6 @@ pub enum Planted {
     OnlyActive,
     /// An unsubscribe ends all subscriptions of its consumer.
     UnsubscribesAll,
-    /// Events of a publisher are taken in as they come.
-    LanesUnordered,
     /// An owner says that nobody subscribes while it cannot read the registry.
     UnreadMeansNone,
 }
@@ -191,6 +189,7 @@ mod owner {
                     let request = StoreRequest::RemoveSubscription { stream, key, owner, version };
                     drop(Here::ask(request).await);
                 }
+                drop(self.load().await);
             }
             wanted.clone()
         }

@@ -73,13 +73,13 @@ impl Queue {
         let Some(batch) = consumer.busy.take() else { return };
         match report {
             Report::Ran { done, failure, reply } => {
-                self.confirm(key, &batch, done, reply);
                 let (done, failure) = if is_planted!(self, FailureCounts) && failure.is_some() {
                     (done + 1, None)
                 } else {
                     (done, failure)
                 };
-                let began = failure.as_ref().is_some_and(|failure| !did_not_run(failure));
+                self.confirm(key, &batch, done, reply);
+                let began = failure.as_ref().is_some_and(|failure| self.counts(failure));
                 let unbegun = batch.positions.get(done + usize::from(began)..).unwrap_or_default();
                 take_back(self.consumers.get_mut(&key).expect(ATTACHED), unbegun);
                 match failure {
@@ -89,17 +89,24 @@ impl Queue {
             }
             Report::Running { done } => {
                 self.confirm(key, &batch, done, None);
-                let unbegun = batch.positions.get(done..).unwrap_or_default();
+                // The one that it is at has begun: should it be lost, the next is another attempt.
+                let unbegun = batch.positions.get(done + 1..).unwrap_or_default();
                 take_back(self.consumers.get_mut(&key).expect(ATTACHED), unbegun);
             }
             Report::Lost(failure) => {
-                if did_not_run(&failure) || is_planted!(self, AttemptAfterSend) {
+                if !self.counts(&failure) {
                     take_back(self.consumers.get_mut(&key).expect(ATTACHED), &batch.positions);
                 }
                 self.failed(now, key, &failure);
             }
         }
         self.forget_closed();
+    }
+
+    /// Whether an attempt that ended so is one: it may have run.
+    fn counts(&self, failure: &DeliveryFailure) -> bool {
+        let is_lost = matches!(failure, DeliveryFailure::Indeterminate { .. });
+        failure.rejected_kind().is_none() && !(is_lost && is_planted!(self, AttemptAfterSend))
     }
 
     fn confirm(
@@ -293,11 +300,6 @@ impl Queue {
         let cursor = self.consumers.get(&consumer).map(|consumer| consumer.cursor);
         cursor.map_or(0, |cursor| self.next_position() - cursor)
     }
-}
-
-/// Whether a failure says that nothing was run.
-const fn did_not_run(failure: &DeliveryFailure) -> bool {
-    failure.rejected_kind().is_some()
 }
 
 /// Moves a consumer's cursor.

@@ -10,8 +10,6 @@ use siloring_core::limits::{LANE_HELD_MAX, LANES_MAX};
 use siloring_core::outcome::{DeliveryFailure, RejectedKind};
 use siloring_core::time::Moment;
 
-use crate::planted::is_planted;
-
 use super::{NewEvent, Origin, Published, Queue, QueueOutput, Summary, Waiting, index_of, refused};
 
 #[derive(Debug, Default)]
@@ -43,7 +41,7 @@ impl Queue {
         if let Some(known) = self.join(event.origin, event.waiting) {
             return known;
         }
-        if number > expected && !is_planted!(self, LanesUnordered) {
+        if number > expected {
             return self.hold(now, event);
         }
         let taken = self.take_in(event);
