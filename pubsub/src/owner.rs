@@ -121,7 +121,10 @@ impl Grain for StreamOwner {
                 owner.after(turn.ctx());
                 turn.reply(&result)
             }
-            LIST => turn.reply(&owner.list()),
+            LIST => {
+                owner.after(turn.ctx());
+                turn.reply(&owner.list())
+            }
             REFRESH => {
                 Box::pin(owner.load()).await?;
                 owner.after(turn.ctx());

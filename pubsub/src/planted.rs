@@ -160,7 +160,7 @@ mod owner {
             Here::spawn(async move {
                 Sleep::new(Duration::from_millis(50)).await;
                 // Whatever it is, nobody waits for it.
-                drop(owner.reload().await);
+                drop(owner.load().await);
             });
         }
 
