@@ -107,6 +107,8 @@ pub enum Planted {
     DeadlockUndiagnosed,
     /// Nobody knows the keys of the requests that it has handled.
     KeysUnknown,
+    /// An event that comes again is handled again.
+    EventsUnknown,
     /// A request that is sent again is taken for a new one.
     AgainIsAnew,
 }
@@ -210,7 +212,7 @@ struct HeldOutcome {
 pub struct ShardSizes {
     /// Deliveries without an outcome.
     pub open_deliveries: usize,
-    /// Activations.
+    /// Activations, but for those that are of this shard alone.
     pub activations: usize,
     /// Hubs.
     pub hubs: usize,
@@ -541,7 +543,7 @@ impl<L: Links> Shard<L> {
     pub fn sizes(&self) -> ShardSizes {
         ShardSizes {
             open_deliveries: self.ledger.len(),
-            activations: self.activations.len(),
+            activations: self.activations.len() - self.own.living_count,
             hubs: self.hubs.len(),
             tasks: self.tasks.len(),
             slots: self.local.slot_count(),

@@ -35,7 +35,20 @@ impl<L: Links> Shard<L> {
     }
 
     fn is_handled_once(&self, envelope: &Envelope) -> bool {
-        envelope.is_handled_once() && (envelope.event.is_some() || self.knows_keys())
+        let is_known =
+            if envelope.event.is_some() { self.knows_events() } else { self.knows_keys() };
+        envelope.is_handled_once() && is_known
+    }
+
+    #[cfg(feature = "planted")]
+    fn knows_events(&self) -> bool {
+        self.config.planted != super::Planted::EventsUnknown
+    }
+
+    #[cfg(not(feature = "planted"))]
+    #[expect(clippy::unused_self, reason = "the planted form looks at the configuration")]
+    const fn knows_events(&self) -> bool {
+        true
     }
 
     #[cfg(feature = "planted")]
