@@ -7,8 +7,8 @@
 //! A store that lost its last versions repeats their numbers: those of the lineage that lost them
 //! are compared no more ([`Checks::lineage_lost`]).
 //!
-//! Deliberately absent: streams, and with them I10 and I11; what one silo alone can break, which is
-//! checked where it is run.
+//! Deliberately absent: streams, whose I10 and I11 are the ledger's; what one silo alone can break,
+//! which is checked where it is run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -11,7 +11,11 @@
 //!   sent again, unless a connection between their hosts ended meanwhile (the link's epoch);
 //! - *a one-way that no failure handler took did run*.
 //!
+//! Publishes are deliveries too; what else is checked of them is in [`events`].
+//!
 //! Deliberately absent: any look into the product. What is not told here is not known here.
+
+pub mod events;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -61,6 +65,8 @@ enum State {
 enum Direction {
     Request,
     OneWay,
+    /// A publish: it may run once for each subscription.
+    Event,
 }
 
 #[derive(Debug)]
@@ -91,8 +97,12 @@ pub struct Counts {
     pub orphaned: u64,
     /// Of which their sender dropped before the outcome.
     pub abandoned: u64,
-    /// Handlers that ran.
+    /// Handlers that ran, but for events.
     pub ran: u64,
+    /// Of the deliveries, publishes.
+    pub published: u64,
+    /// Handlers that ran for them.
+    pub event_runs: u64,
 }
 
 impl Counts {
@@ -115,6 +125,7 @@ pub(super) struct Ledger {
     /// The last delivery that ran, by source, target and who ran it.
     orders: HashMap<(Source, AddressHash, ProcessId), u64>,
     sources: u64,
+    events: events::Events,
     counts: Counts,
     hash: u64,
 }
@@ -317,7 +328,7 @@ fn dropped(scene: &Rc<Scene>, id: DeliveryId) {
     if entry.state != State::Open {
         return;
     }
-    if entry.direction == Direction::Request {
+    if entry.direction != Direction::OneWay {
         entry.state = State::Abandoned;
         ledger.counts.abandoned += 1;
         return;
@@ -407,7 +418,7 @@ mod tests {
     use super::super::world::HostId;
     use super::*;
 
-    fn on_a_scene() -> Rc<Scene> {
+    pub(super) fn on_a_scene() -> Rc<Scene> {
         let scene = Rc::new(Scene::default());
         scene.hosts.borrow_mut().push(HostId(0));
         scene.process.set(Some(ProcessId(0)));

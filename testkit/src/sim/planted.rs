@@ -93,6 +93,7 @@ const DEFECTS: &[(&str, Defect)] = &[
     ("old-row-kept", Defect::Control(control::Defect::OldRowKept)),
     ("store-alone-renews", Defect::Control(control::Defect::StoreAloneRenews)),
     ("stale-rows-kept", Defect::Control(control::Defect::StaleRowsKept)),
+    ("stream-events-unknown", Defect::Shard(shard::Planted::EventsUnknown)),
     ("stream-check-trusted", Defect::Streams(pubsub::Planted::CheckTrusted)),
     ("stream-memory-registry", Defect::Streams(pubsub::Planted::MemoryRegistry)),
     ("stream-registry-trusted", Defect::Streams(pubsub::Planted::RegistryTrusted)),
@@ -115,7 +116,6 @@ const DEFECTS: &[(&str, Defect)] = &[
     ("stream-publisher-rows", Defect::Streams(pubsub::Planted::PublisherRows)),
     ("stream-only-active", Defect::Streams(pubsub::Planted::OnlyActive)),
     ("stream-unsubscribes-all", Defect::Streams(pubsub::Planted::UnsubscribesAll)),
-    ("stream-lanes-unordered", Defect::Streams(pubsub::Planted::LanesUnordered)),
     ("stream-unread-means-none", Defect::Streams(pubsub::Planted::UnreadMeansNone)),
 ];
 

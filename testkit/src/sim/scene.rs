@@ -80,6 +80,16 @@ impl Scene {
         breaks.get(&(one.min(other), one.max(other))).is_some_and(|at| *at >= since)
     }
 
+    /// Whether any connection ended at or after `since`.
+    pub(super) fn broke_anywhere_since(&self, since: Moment) -> bool {
+        self.breaks.borrow().values().any(|at| *at >= since)
+    }
+
+    /// Whether the store may have lost what it committed at or after `since`.
+    pub(super) fn lost_since(&self, since: Moment) -> bool {
+        self.losses.borrow().iter().any(|(_, until)| *until >= since)
+    }
+
     /// Makes this the thread's scene.
     pub(super) fn enter(self: &Rc<Self>) {
         SCENE.with_borrow_mut(|scene| {

@@ -7,6 +7,9 @@ use siloring_core::limits::{
 use siloring_runtime::directory::Usage;
 use siloring_runtime::shard::ShardSizes;
 
+/// Tasks of a shard that never end: the one in which its streams follow the views.
+const STREAM_TASKS: usize = 1;
+
 /// Sizes of one shard's tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sizes {
@@ -40,7 +43,7 @@ impl Sizes {
         let timers = self.shard.timers.saturating_sub(self.shard.activations + self.shard.hubs);
         let tables = [
             ("open deliveries", self.shard.open_deliveries),
-            ("turns or timers of grains", self.shard.tasks),
+            ("turns or timers of grains", self.shard.tasks.saturating_sub(STREAM_TASKS)),
             ("futures that wait", self.shard.slots),
             ("timers of nothing", timers),
             ("held outcomes", self.shard.held_outcomes),

@@ -2,8 +2,10 @@
 //!
 //! What it holds: counters under each placement, a durable set that the end of the run is compared
 //! with, a relay that calls further (grain, then hub), a cycle that waits for itself, a handler
-//! that is slower than its caller's deadline, one hub a slot, and an address that nobody has. Every
-//! delivery, nested ones included, is in the ledger.
+//! that is slower than its caller's deadline, one hub a slot, an address that nobody has, and
+//! [`streams`]. Every delivery, nested ones included, is in the ledger.
+
+mod streams;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +18,7 @@ use std::time::Duration;
 use siloring::grain::GrainType;
 use siloring::prelude::*;
 use siloring_core::limits::DEADLINE_DEFAULT;
-use siloring_core::{Address, AddressError, FailedKind, Moment};
+use siloring_core::{ActivationNumber, Address, AddressError, FailedKind, Moment};
 use siloring_runtime::call::Call;
 
 use super::cluster::{Cluster, ClusterBuilder, Failure};
@@ -39,6 +41,8 @@ const ROAMERS: u16 = 3;
 /// A claim is made by then, whatever happens meanwhile: the longest fault, and what it leaves
 /// behind.
 const CLAIM_MAX: Duration = Duration::from_secs(110);
+/// A hub waits so long for its subscription before it serves.
+const SUBSCRIBE_MAX: Duration = Duration::from_millis(300);
 /// Bytes of a message that keeps a slow link busy for seconds.
 const BALLAST_BYTES: usize = 2 * 1024 * 1024;
 /// One in so many messages to hubs has them.
@@ -83,6 +87,7 @@ async fn judged<T, E>(
 
 fn judge(target: &Address, failure: &DeliveryFailure) {
     let is_hub = target.kind().0 == HUB_KIND;
+    let is_stream = target.kind().0 == siloring_pubsub::STREAM_KIND;
     let possible = match failure {
         DeliveryFailure::Rejected { kind, .. } => match kind {
             RejectedKind::Moving
@@ -92,10 +97,10 @@ fn judge(target: &Address, failure: &DeliveryFailure) {
             | RejectedKind::Overloaded
             | RejectedKind::RegistryUnavailable
             | RejectedKind::IncarnationDead => true,
-            // A grain is never absent: it is activated.
-            RejectedKind::NotHere => is_hub,
-            RejectedKind::NoSubscriber
-            | RejectedKind::Incompatible
+            // A grain is never absent: it is activated. Of a stream, its last consumer may be.
+            RejectedKind::NotHere => is_hub || is_stream,
+            RejectedKind::NoSubscriber => is_stream,
+            RejectedKind::Incompatible
             | RejectedKind::TooLarge
             | RejectedKind::RequestUndecodable
             | RejectedKind::AccessDenied => false,
@@ -305,6 +310,7 @@ struct Memory {
     stopped: Cell<bool>,
     /// How many programs hold each roaming hub.
     roamers: [Cell<u16>; ROAMERS as usize],
+    streams: Rc<streams::Memory>,
     /// What was added to each set, and whether it must be, or must not be, in it.
     adds: RefCell<BTreeMap<u64, BTreeMap<u64, Presence>>>,
 }
@@ -358,6 +364,7 @@ impl Workload {
             .host::<DurableSet>()
             .host::<Relay>()
             .host::<Lingerer>()
+            .host::<streams::Listener>()
             .program(move |node| program(node, Rc::clone(&memory)))
     }
 
@@ -379,6 +386,7 @@ impl Workload {
         })?;
         self.probe(cluster)?;
         self.verify_sets(cluster)?;
+        streams::verify(cluster)?;
         cluster.check_rest()
     }
 
@@ -454,6 +462,9 @@ async fn probe(node: Node, hubs: Vec<Address>) -> Vec<String> {
 async fn program(node: Node, memory: Rc<Memory>) {
     node.spawn(hub(node.clone()));
     node.spawn(roam(node.clone(), Rc::clone(&memory)));
+    let stopped = Rc::clone(&memory);
+    let subscriptions = Rc::clone(&memory.streams);
+    node.spawn(streams::manage(node.clone(), subscriptions, move || stopped.stopped.get()));
     let mut random = node.random("load");
     let period = Duration::from_secs(u64::from(node.silo_count())) / node.load_per_second().max(1);
     let source = Source::new();
@@ -476,8 +487,11 @@ async fn hub(node: Node) {
     loop {
         match opened {
             Ok(mut hub) => {
-                while let Some(delivery) = hub.next().await {
-                    answer(delivery);
+                // If that takes long it may or may not be subscribed, and serves meanwhile.
+                within(&node, SUBSCRIBE_MAX, streams::subscribe_hub(&node, &hub)).await;
+                if let Ok(claim) = hub.claimed().await {
+                    let claim = ActivationNumber { view: claim.view, counter: claim.counter };
+                    serve(&mut hub, claim).await;
                 }
             }
             Err(HubError::SiloStopping) => return,
@@ -485,6 +499,15 @@ async fn hub(node: Node) {
         }
         node.sleep(Duration::from_millis(300)).await;
         opened = builder().open().await;
+    }
+}
+
+/// Answers what comes to a hub, events and other messages, until it ends.
+async fn serve(hub: &mut Hub, claim: ActivationNumber) {
+    while let Some(delivery) = hub.next().await {
+        if let Some(delivery) = streams::take(delivery, claim) {
+            answer(delivery);
+        }
     }
 }
 
@@ -551,11 +574,12 @@ fn begin(node: &Node, memory: &Rc<Memory>, source: Source, random: &mut fastrand
             let call = move |id: DeliveryId| handle.grain::<LocalCounter>(key).count(id.0);
             node.spawn(settle(source, target, None, call));
         }
-        280..=429 => {
+        280..=379 => {
             let target = address(HashedCounter::TYPE, key);
             let call = move |id: DeliveryId| handle.grain::<HashedCounter>(key).count(id.0);
             node.spawn(settle(source, target, None, call));
         }
+        380..=429 => streams::publish(node, source, random),
         430..=529 => {
             let target = address(RandomCounter::TYPE, key);
             let call = move |id: DeliveryId| handle.grain::<RandomCounter>(key).count(id.0);
