@@ -22,5 +22,8 @@ mod plans;
 mod rolls;
 mod scenario;
 mod smoke;
+mod stream_gate;
+mod stream_owners;
 mod stream_registry;
+mod streaming;
 mod streams;

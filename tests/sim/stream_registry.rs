@@ -4,11 +4,13 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use siloring::Streams;
+use siloring::{Streams, SubscribeError};
 use siloring::prelude::*;
+use siloring_core::RejectedKind;
 use siloring_core::ports::registry::RegistryHint;
+use siloring_testkit::sim::Fault;
 
-use super::scenario::{New, Note, Outcome, S1, S2, S3, check, ensure, up};
+use super::scenario::{New, Note, Outcome, S1, S2, S3, SECOND, check, ensure, up};
 
 /// A grain that listens.
 #[derive(Grain, Default, Debug)]
@@ -67,6 +69,44 @@ fn who_has_subscribed_stays_though_rows_are_read_again_meanwhile() {
             cluster.run_for(Duration::from_millis(100))?;
         }
         ensure!(*wrong.borrow() == 0, "{wrong:?} times the list was of before");
+        Ok(())
+    }
+    check(scenario, &[]);
+}
+
+/// M7. Whoever waits for a registry that does not answer hears so in time, also behind somebody
+/// more patient.
+#[test]
+fn who_waits_for_the_registry_hears_why_before_the_deadline() {
+    fn scenario(new: New<'_>) -> Outcome {
+        let mut cluster = up(new(3))?;
+        cluster.inflict(Fault::StoreHang(30 * SECOND));
+        cluster.block_on(S2, |node| async move {
+            let patient = node.clone();
+            node.spawn(async move {
+                let stream = patient.stream::<Note>("room", "cold");
+                drop(stream.publish(&Note::default()).await);
+            });
+        })?;
+        cluster.run_for(SECOND)?;
+        let failures = cluster.block_on(S1, |node| async move {
+            let hub = node.handle().hub("portal/a")?.open().await?;
+            let stream = node.stream::<Note>("room", "cold");
+            let making = stream.subscription("a").deadline(3 * SECOND);
+            let subscribed = making.hub(&hub).await;
+            let event = Note { number: 2, bytes: Vec::new() };
+            let published = stream.publish(&event).deadline(3 * SECOND).await;
+            Ok::<_, Box<dyn std::error::Error>>((subscribed, published))
+        })??;
+        let (subscribed, published) = failures;
+        let unavailable = Some(RejectedKind::RegistryUnavailable);
+        let kind = match &subscribed {
+            Err(SubscribeError::Delivery(failure)) => failure.rejected_kind(),
+            other => return Err(format!("{other:?}").into()),
+        };
+        ensure!(kind == unavailable, "{subscribed:?}");
+        let kind = published.as_ref().err().and_then(DeliveryFailure::rejected_kind);
+        ensure!(kind == unavailable, "{published:?}");
         Ok(())
     }
     check(scenario, &[]);

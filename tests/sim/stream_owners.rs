@@ -1,0 +1,280 @@
+//! Owners of streams come and go: there is one in a view, and what is confirmed stays confirmed.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use siloring_pubsub::StreamPolicy;
+use siloring_testkit::sim::{Cluster, Fault};
+
+use super::scenario::{New, Note, Outcome, S1, S2, S3, S4, SECOND, check, ensure, process, up};
+use super::stream_gate::{hub_on, reach, send};
+use super::streaming::{
+    Ended, Listener, Manner, ROOM, begin, given, listen, numbers, owner_of_all, publish,
+    publish_each, range, set_manner, stream_on, subscribe, usage, wake,
+};
+
+const SOON: Duration = Duration::from_millis(20);
+
+/// G3, stream leg. Requests over a hub's stream, while the silo that owns the stream and its range
+/// leaves in order: each is answered.
+#[test]
+fn answers_over_the_stream_leg_survive_the_leaving_of_its_owner() {
+    fn scenario(new: New<'_>) -> Outcome {
+        begin();
+        let builder = new(3).streams(|streams| streams.stream_routed_kind("portal"));
+        let mut cluster = up(builder)?;
+        let hub = hub_on(&cluster, S3);
+        reach(&mut cluster, S1, hub)?;
+        let mut sent = Vec::new();
+        for number in 0..200 {
+            if number == 50 {
+                cluster.inflict(Fault::Drain(S3));
+            }
+            sent.push(cluster.spawn(S2, move |node| async move { send(&node, hub, number).await }));
+            cluster.run_for(SOON)?;
+        }
+        cluster.run_for(20 * SECOND)?;
+        for (number, told) in sent.iter().enumerate() {
+            let told = told.borrow_mut().take();
+            ensure!(told.as_ref().is_some_and(|t| t.name() == "Handled"), "{number}: {told:?}");
+        }
+        Ok(())
+    }
+    check(scenario, &["stream-memory-registry"]);
+}
+
+/// G4. As G3; sixteen minutes later, when the owner has long been idle, it moves again.
+#[test]
+fn a_cold_stream_whose_owner_has_moved_twice_still_knows_its_hub() {
+    fn scenario(new: New<'_>) -> Outcome {
+        begin();
+        let builder = new(3).streams(|streams| streams.stream_routed_kind("portal"));
+        let mut cluster = up(builder)?;
+        let hub = hub_on(&cluster, S3);
+        reach(&mut cluster, S1, hub)?;
+        let told = cluster.block_on(S2, move |node| async move { send(&node, hub, 1).await })?;
+        ensure!(told.name() == "Handled", "{told:?}");
+        cluster.inflict(Fault::Drain(S3));
+        cluster.run_for(20 * SECOND)?;
+        cluster.inflict(Fault::Start(S3));
+        cluster.run_for(Duration::from_mins(16))?;
+        for slot in [S1, S2, S3] {
+            let owners = usage(&mut cluster, slot)?.owners;
+            ensure!(owners == 0, "{slot}: the owner is not cold");
+        }
+        cluster.inflict(Fault::Drain(S2));
+        cluster.run_for(20 * SECOND)?;
+        for slot in [S1, S3] {
+            let told =
+                cluster.block_on(slot, move |node| async move { send(&node, hub, 2).await })?;
+            ensure!(told.name() == "Handled", "from {slot}: {told:?}");
+        }
+        Ok(())
+    }
+    check(scenario, &["stream-memory-registry"]);
+}
+
+/// G5. The registry has lost the subscription, its stream's owner has not: no refusal, nobody is
+/// evicted.
+#[test]
+fn a_lost_registry_evicts_nobody_from_a_warm_owner() {
+    fn scenario(new: New<'_>) -> Outcome {
+        begin();
+        let builder = new(3).streams(|streams| streams.stream_routed_kind("portal"));
+        let mut cluster = up(builder)?;
+        let hub = hub_on(&cluster, S3);
+        cluster.inflict(Fault::StoreLag(2 * SECOND));
+        reach(&mut cluster, S1, hub)?;
+        cluster.run_for(5 * SECOND)?;
+        let stream = siloring_pubsub::stream_address("hub", hub)?;
+        let left = siloring_core::ports::store::StoreRequest::LoadSubscriptions { stream };
+        let lost = format!("{:?}", cluster.ask_store(&left));
+        ensure!(lost.contains("rows: []"), "the row is lost: {lost}");
+        for number in 0..20 {
+            let told =
+                cluster.block_on(S2, move |node| async move { send(&node, hub, number).await })?;
+            ensure!(told.name() == "Handled", "{told:?}");
+            cluster.run_for(SECOND)?;
+        }
+        ensure!(cluster.world().event_count("SubscriberEvicted") == 0, "nobody is evicted");
+        Ok(())
+    }
+    check(scenario, &["stream-registry-trusted"]);
+}
+
+/// G8. The silo that owns a stream is killed with events that nobody has confirmed: each is handled
+/// once after its successor has taken over.
+#[test]
+fn unconfirmed_events_of_a_killed_owner_are_handled_once() {
+    fn scenario(new: New<'_>) -> Outcome {
+        begin();
+        let mut cluster = up(new(3).host::<Listener>())?;
+        let stream = stream_on(&cluster, S3);
+        wake(&mut cluster, S1, "slow")?;
+        subscribe(&mut cluster, S1, "slow", stream, "slow")?;
+        set_manner("slow", Manner::Slow(Duration::from_millis(50)));
+        let fast = listen(&mut cluster, S2, "portal/fast", stream)?;
+        let ended = Ended::default();
+        let done = Rc::clone(&ended);
+        drop(cluster.spawn(S2, move |node| {
+            publish_each(node, (ROOM, stream), 1..=60, Duration::from_millis(10), done)
+        }));
+        cluster.run_for(Duration::from_millis(500))?;
+        let before = numbers("slow", "slow").len();
+        ensure!((1..60).contains(&before), "{before} were begun");
+        cluster.inflict(Fault::Kill(S3));
+        cluster.run_for(30 * SECOND)?;
+        let ended = ended.borrow();
+        ensure!(ended.len() == 60 && ended.values().all(Result::is_ok), "{ended:?}");
+        for (who, heard) in [("slow", numbers("slow", "slow")), ("fast", fast.numbers())] {
+            ensure!(heard == range(1, 60), "{who}: {heard:?}");
+        }
+        Ok(())
+    }
+    check(scenario, &["stream-no-window", "stream-events-unknown"]);
+}
+
+/// S5. The owner leaves in order while one consumer has confirmed five events and another nine, and
+/// a third attaches: none misses any, none is given again what it has confirmed.
+#[test]
+fn a_hand_over_loses_and_repeats_nothing() {
+    fn scenario(new: New<'_>) -> Outcome {
+        begin();
+        let mut policy = StreamPolicy::default();
+        policy.attempts_max = 200;
+        let builder = new(3).host::<Listener>().streams(|streams| streams.policy(ROOM, policy));
+        let mut cluster = up(builder)?;
+        let stream = stream_on(&cluster, S3);
+        for grain in ["five", "nine", "third"] {
+            wake(&mut cluster, S1, grain)?;
+        }
+        subscribe(&mut cluster, S1, "five", stream, "a")?;
+        subscribe(&mut cluster, S1, "nine", stream, "b")?;
+        set_manner("five", Manner::FailsFrom(6));
+        let ended = Ended::default();
+        let done = Rc::clone(&ended);
+        drop(cluster.spawn(S2, move |node| publish_each(node, (ROOM, stream), 1..=9, SOON, done)));
+        cluster.run_for(SECOND)?;
+        ensure!(numbers("nine", "b") == range(1, 9), "{:?}", numbers("nine", "b"));
+        ensure!(ended.borrow().len() == 5, "five are confirmed by both: {ended:?}");
+        cluster.inflict(Fault::Drain(S3));
+        let third = cluster.spawn(S1, move |node| async move {
+            let stream = node.stream::<Note>(ROOM, stream);
+            stream.subscription("c").grain::<Listener>("third", Listener::ON_NOTE).await
+        });
+        let done = Rc::clone(&ended);
+        drop(
+            cluster.spawn(S2, move |node| publish_each(node, (ROOM, stream), 10..=15, SOON, done)),
+        );
+        // Longer than a silo that leaves waits for its turns.
+        cluster.run_for(16 * SECOND)?;
+        set_manner("five", Manner::Well);
+        cluster.run_for(20 * SECOND)?;
+        let third = third.borrow_mut().take();
+        ensure!(matches!(third, Some(Ok(_))), "{third:?}");
+        let done = Rc::clone(&ended);
+        drop(
+            cluster.spawn(S2, move |node| publish_each(node, (ROOM, stream), 16..=20, SOON, done)),
+        );
+        cluster.run_for(5 * SECOND)?;
+        let ended = ended.borrow();
+        ensure!(ended.len() == 20 && ended.values().all(Result::is_ok), "{ended:?}");
+        ensure!(numbers("nine", "b") == range(1, 20), "{:?}", numbers("nine", "b"));
+        let mut five = numbers("five", "a");
+        ensure!(five.iter().filter(|number| **number <= 5).count() == 5, "{five:?}");
+        five.dedup();
+        ensure!(five == range(1, 20), "{five:?}");
+        let third = numbers("third", "c");
+        let first = third.first().copied().unwrap_or_default();
+        ensure!(first <= 16 && third == range(first, 20), "{third:?}");
+        Ok(())
+    }
+    check(scenario, &["stream-no-window", "stream-events-unknown"]);
+}
+
+/// S11. Four silos, three, one, four; the owner of the stream is stopped and woken meanwhile: there
+/// is one owner in a view, and nobody hears an older one.
+#[test]
+fn a_woken_owner_is_not_heard_by_anybody() {
+    fn scenario(new: New<'_>) -> Outcome {
+        begin();
+        let mut cluster = up(new(4).host::<Listener>())?;
+        let stream = stream_on(&cluster, S4);
+        wake(&mut cluster, S1, "grain")?;
+        subscribe(&mut cluster, S1, "grain", stream, "g")?;
+        let hub = listen(&mut cluster, S1, "portal/mirror", stream)?;
+        let ended = Ended::default();
+        let done = Rc::clone(&ended);
+        let pace = Duration::from_millis(100);
+        drop(
+            cluster.spawn(S1, move |node| publish_each(node, (ROOM, stream), 1..=1000, pace, done)),
+        );
+        cluster.run_for(3 * SECOND)?;
+        ensure!(owner_of_all(&mut cluster)? == S4, "the fourth owns it");
+        let woken = process(&cluster, S4)?;
+        cluster.inflict(Fault::Pause(S4, 20 * SECOND));
+        cluster.run_for(27 * SECOND)?;
+        let life = cluster.world().life(woken);
+        ensure!(!life.is_alive(), "who was woken has ended: {life:?}");
+        cluster.inflict(Fault::Kill(S4));
+        cluster.inflict(Fault::Kill(S2));
+        cluster.inflict(Fault::Kill(S3));
+        cluster.run_for(35 * SECOND)?;
+        for slot in [S2, S3, S4] {
+            cluster.inflict(Fault::Start(slot));
+        }
+        cluster.run_until(60 * SECOND, "whole again", Cluster::is_whole)?;
+        cluster.run_for(70 * SECOND)?;
+        let ended = ended.borrow();
+        ensure!(ended.len() == 1000, "{} have an outcome", ended.len());
+        let handled: Vec<u64> =
+            ended.iter().filter(|(_, end)| end.is_ok()).map(|(number, _)| *number).collect();
+        ensure!(handled.len() > 990, "{} were handled", handled.len());
+        let of_grain = given("grain", "g");
+        for (who, heard) in [("grain", numbers("grain", "g")), ("hub", hub.numbers())] {
+            ensure!(heard.is_sorted(), "{who}: {heard:?}");
+            for number in &handled {
+                let times = heard.iter().filter(|heard| *heard == number).count();
+                ensure!(times == 1, "{who} has {number} {times} times");
+            }
+        }
+        ensure!(of_grain.is_sorted_by_key(|given| given.epoch), "an older owner was heard");
+        let mut owners = 0;
+        for slot in [S1, S2, S3, S4] {
+            owners += usage(&mut cluster, slot)?.owners;
+        }
+        ensure!(owners == 1, "{owners} own the stream");
+        Ok(())
+    }
+    check(scenario, &["stream-no-window", "ignores-own-death"]);
+}
+
+/// H9. A silo that stops owns streams, and has publishes under way: none is lost.
+#[test]
+fn a_silo_that_stops_loses_no_event() {
+    fn scenario(new: New<'_>) -> Outcome {
+        begin();
+        let mut cluster = up(new(3).host::<Listener>())?;
+        let (own, far) = (stream_on(&cluster, S3), stream_on(&cluster, S1));
+        for (grain, stream) in [("own", own), ("far", far)] {
+            wake(&mut cluster, S2, grain)?;
+            subscribe(&mut cluster, S2, grain, stream, grain)?;
+        }
+        set_manner("far", Manner::Slow(2 * SECOND));
+        let pending = cluster.spawn(S3, move |node| async move { publish(&node, far, 1).await });
+        let ended = Ended::default();
+        let done = Rc::clone(&ended);
+        let pace = Duration::from_millis(5);
+        drop(cluster.spawn(S1, move |node| publish_each(node, (ROOM, own), 1..=400, pace, done)));
+        cluster.run_for(Duration::from_millis(500))?;
+        cluster.inflict(Fault::Drain(S3));
+        cluster.run_for(30 * SECOND)?;
+        let pending = pending.borrow_mut().take();
+        ensure!(matches!(pending, Some(Ok(_))), "its own was answered: {pending:?}");
+        let ended = ended.borrow();
+        ensure!(ended.len() == 400 && ended.values().all(Result::is_ok), "{ended:?}");
+        ensure!(numbers("own", "own") == range(1, 400), "{:?}", numbers("own", "own"));
+        Ok(())
+    }
+    check(scenario, &["stream-memory-registry"]);
+}
