@@ -225,11 +225,17 @@ impl Publish {
         let handle = self.handle.clone();
         let (tell, heard) = oneshot::channel();
         handle.spawn_on(shard, move || async move {
+            // Nothing new leaves a silo that is leaving, as with calls; what a turn publishes does.
+            let result = if Here::is_leaving() { Err(leaving()) } else { work(self).await };
             // Whoever asked may have stopped waiting.
-            drop(tell.send(work(self).await));
+            drop(tell.send(result));
         })?;
         heard.await.unwrap_or_else(|oneshot::Canceled| Err(stopped()))
     }
+}
+
+fn leaving() -> DeliveryFailure {
+    DeliveryFailure::rejected(RejectedKind::Draining, "the silo is leaving")
 }
 
 /// What is heard when a silo stops before it has answered.

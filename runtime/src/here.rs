@@ -73,6 +73,14 @@ impl Here {
         current(|local| local.handle.is_same(handle)).unwrap_or(false)
     }
 
+    /// Whether the silo drains: what its turns have begun goes on, and what is new is refused as
+    /// [`RejectedKind::Draining`].
+    ///
+    /// [`RejectedKind::Draining`]: siloring_core::outcome::RejectedKind::Draining
+    pub fn is_leaving() -> bool {
+        local().known.is_leaving.get()
+    }
+
     /// Where the address lives, as far as the shard knows without asking: it has the activation or
     /// hub itself, or remembers a place. A place may be stale.
     pub fn whereabouts(address: &Address) -> Option<Endpoint> {

@@ -12,3 +12,5 @@ mod rolls;
 mod silo;
 mod start;
 mod starvation;
+mod stores;
+mod streams;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use siloring_testkit::process::Stream;
 
-use crate::silo::{Cluster, Silo};
+use crate::silo::{Cluster, Silo, tell, until};
 
 /// How long a leaving silo may take to refuse what is new.
 const REFUSAL_TIME_MAX: Duration = Duration::from_millis(50);
@@ -36,6 +36,44 @@ fn ten_graceful_rolls_fail_no_call() {
     }
     calls += pods.iter_mut().map(end).sum::<u64>();
     assert!(calls > 10_000, "the load was no load: {calls} calls");
+}
+
+/// G9, with streams: as above for two silos that publish without pause, to grains that subscribed
+/// before all rolls. Owners, consumers and publishers all move.
+#[test]
+fn ten_graceful_rolls_fail_no_publish() {
+    const STREAMS: usize = 16;
+    let cluster = Cluster::new("stream-rolls");
+    let start = |name: &str| {
+        let mut silo = cluster.start(name);
+        silo.get(&format!("load_events 1 {STREAMS}"));
+        silo
+    };
+    let mut first = cluster.start("pod-0-0");
+    for key in 0..STREAMS {
+        first.subscribe(&format!("load-{key}"), "ear", &format!("ear-{key}"));
+    }
+    first.get(&format!("load_events 1 {STREAMS}"));
+    let mut pods = vec![first, start("pod-1-0")];
+    let mut published = 0;
+    for roll in 1..=ROLLS {
+        for (number, pod) in pods.iter_mut().enumerate() {
+            let newcomer = start(&format!("pod-{number}-{roll}"));
+            let mut leaver = std::mem::replace(pod, newcomer);
+            published += end(&mut leaver);
+            leaver.drain();
+        }
+        for pod in &mut pods {
+            for probe in 0..PROBES {
+                let ended = pod.publish(&format!("load-{probe}"), 0);
+                assert_eq!((&*ended.how, ended.value), ("handled", Some(1)), "{roll}: {ended:?}");
+            }
+        }
+    }
+    published += pods.iter_mut().map(end).sum::<u64>();
+    assert!(published > 10_000, "the load was no load: {published} events");
+    assert_eq!(cluster.rows().len(), STREAMS, "every grain subscribes as before");
+    tell(&format!("{published} events in {ROLLS} rolls of two silos, each handled"));
 }
 
 /// Starts a silo, and its share of the load.
@@ -89,4 +127,49 @@ fn a_stopping_silo_refuses_at_once_and_hears_its_own_replies() {
     assert_eq!(left.code(), Some(0));
     let lines = bob.process.line_count(Stream::Error, "ERROR");
     assert!(lines <= 2, "{lines} errors logged:\n{}", bob.process.log_text());
+}
+
+/// H9, with streams: the leaving silo publishes, consumes, and owns one of the two streams.
+#[test]
+fn a_stopping_silo_hears_of_its_events_and_its_subscriptions_end() {
+    let cluster = Cluster::new("stopping-streams");
+    let (mut ann, mut bob) = (cluster.start("ann"), cluster.start("bob"));
+    ann.settle("ear");
+    let (there, own) = (ann.generation, bob.generation);
+    let streams = [(there, "there"), (own, "own")];
+    let streams = streams.map(|(owner, name)| bob.stream_owned_by(owner, name, "ear"));
+    for stream in &streams {
+        let listen = format!("listen portal/{stream} {stream} hub claim");
+        assert_eq!(bob.result(&listen), "subscribed");
+    }
+    // The grain is at work for long; the hub of the leaving silo has them at once.
+    let slow = |stream: &String| format!("publish {stream} 1 1000 10000");
+    let pending = streams.each_ref().map(|stream| bob.ask(&slow(stream)));
+    for stream in &streams {
+        let hub = format!("portal/{stream}");
+        until("it has the event", Duration::from_secs(5), || !bob.events(&hub).is_empty());
+    }
+
+    bob.process.terminate().unwrap();
+    let told = |line: &str| line.contains("status=Draining");
+    bob.process.wait_for_log(Duration::from_secs(5), told).unwrap();
+    for _ in 0..20 {
+        let refused = bob.publish(&streams[0], 2);
+        assert_eq!(refused.how, "Draining");
+        assert!(refused.time <= REFUSAL_TIME_MAX, "{refused:?}");
+    }
+    for pending in pending {
+        let answered = bob.ended(pending);
+        assert_eq!((&*answered.how, answered.value), ("handled", Some(2)), "{answered:?}");
+    }
+    let left = bob.process.wait_exit(LEAVING_TIME_MAX).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(left.code(), Some(0));
+    let lines = bob.process.line_count(Stream::Error, "ERROR");
+    assert!(lines <= 4, "{lines} errors logged:\n{}", bob.process.log_text());
+    for stream in &streams {
+        let answered = ann.publish(stream, 3);
+        assert_eq!((&*answered.how, answered.value), ("handled", Some(1)), "{answered:?}");
+        let left: Vec<String> = ann.subscriptions(stream).into_keys().collect();
+        assert_eq!(left, ["ear"], "the hub went with its silo");
+    }
 }

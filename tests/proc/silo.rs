@@ -1,9 +1,16 @@
 //! A cluster of test silos, and what a test may ask of one.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use siloring_testkit::process::{Host, Process, Program, artifact};
+use siloring_core::ClusterId;
+use siloring_core::limits::REGISTRY_PAGE_MAX;
+use siloring_core::ports::registry::Subscription;
+use siloring_core::ports::store::{StoreAnswer, StoreRequest};
+use siloring_testkit::postgres::{PrivatePostgres, find_server};
+use siloring_testkit::process::{Host, Process, Program, artifact, skip};
 
 /// Longest wait for a silo to become active: the bound of a join that must evict stale rows.
 pub(crate) const JOIN_TIME_MAX: Duration = Duration::from_mins(1);
@@ -12,9 +19,43 @@ pub(crate) const DRAIN_TIME_MAX: Duration = Duration::from_secs(30);
 /// Longest wait for an answer: beyond the longest deadline that a test uses.
 pub(crate) const ANSWER_TIME_MAX: Duration = Duration::from_secs(45);
 
-/// Silos that share a folder, and in it a store.
+/// This test's own Postgres; `None`, which is told, if the machine has none. Ends with the process.
+pub(crate) fn postgres(test: &str) -> Option<&'static PrivatePostgres> {
+    static SERVER: OnceLock<Option<PrivatePostgres>> = OnceLock::new();
+    let start = || {
+        let Some(installation) = find_server() else {
+            skip(test, "no PostgreSQL server is installed");
+            return None;
+        };
+        let server = PrivatePostgres::start(&installation);
+        Some(server.unwrap_or_else(|error| panic!("{error}")))
+    };
+    SERVER.get_or_init(start).as_ref()
+}
+
+/// Runs a scenario on a cluster of each store that several silos can share.
+pub(crate) fn on_each_store(test: &str, name: &str, scenario: impl Fn(&Cluster)) {
+    let began = Instant::now();
+    scenario(&Cluster::new(name));
+    tell(&format!("{test} on SQLite: {:?}", began.elapsed()));
+    if let Some(server) = postgres(test) {
+        let began = Instant::now();
+        scenario(&Cluster::on_postgres(name, server));
+        tell(&format!("{test} on Postgres: {:?}", began.elapsed()));
+    }
+}
+
+/// Says what a test counted.
+#[expect(clippy::print_stderr, reason = "for the person who reads what the run covered")]
+pub(crate) fn tell(what: &str) {
+    eprintln!("{what}");
+}
+
+/// Silos that share a store.
 pub(crate) struct Cluster {
-    folder: tempfile::TempDir,
+    /// Holds the file of an SQLite store.
+    _folder: Option<tempfile::TempDir>,
+    store: String,
     name: String,
 }
 
@@ -22,27 +63,50 @@ impl Cluster {
     /// A cluster on SQLite whose tables exist.
     pub(crate) fn new(name: &str) -> Self {
         let cluster = Self::without_tables(name);
-        siloring::migrate(&cluster.store()).expect("the tables can be made");
+        siloring::migrate(&cluster.store).expect("the tables can be made");
         cluster
     }
 
     /// A cluster whose database nobody has migrated.
     pub(crate) fn without_tables(name: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder can be made");
-        // The process' id keeps the abstract sockets of two runs apart.
-        Self { folder, name: format!("{name}-{}", std::process::id()) }
+        let store = format!("sqlite:{}", folder.path().join("cluster.db").display());
+        Self { _folder: Some(folder), store, name: unique(name) }
+    }
+
+    /// A cluster on a database of its own, whose tables exist.
+    pub(crate) fn on_postgres(name: &str, server: &PrivatePostgres) -> Self {
+        let migrate = |url: &str| siloring::migrate(url).map(drop).map_err(|e| e.to_string());
+        let url = server.database(migrate).unwrap_or_else(|error| panic!("{error}"));
+        Self::on(name, url)
+    }
+
+    /// A cluster on a store that is there already.
+    pub(crate) fn on(name: &str, store: impl Into<String>) -> Self {
+        Self { _folder: None, store: store.into(), name: unique(name) }
     }
 
     /// The store's URL.
-    pub(crate) fn store(&self) -> String {
-        format!("sqlite:{}", self.folder.path().join("cluster.db").display())
+    pub(crate) fn store(&self) -> &str {
+        &self.store
+    }
+
+    /// The rows of all subscriptions, as the store has them.
+    pub(crate) fn rows(&self) -> Vec<Subscription> {
+        let cluster = ClusterId::new(&*self.name).expect("tests name clusters");
+        let mut store = siloring_storage::open(&self.store, &cluster).expect("the store opens");
+        let request = StoreRequest::ListSubscriptions { after: None, limit: REGISTRY_PAGE_MAX };
+        match store.execute(&request) {
+            Ok(StoreAnswer::Subscriptions { rows, .. }) => rows,
+            other => panic!("subscriptions are listed: {other:?}"),
+        }
     }
 
     /// What runs a silo of this cluster on a free port of the loopback interface.
     pub(crate) fn program(&self, name: &str) -> Program {
         let binary = artifact("test_silo").expect("the test silo is built with the tests");
-        let (store, cluster) = (self.store(), self.name.as_str());
-        let arguments = ["--cluster", cluster, "--name", name, "--store", &store];
+        let arguments =
+            ["--cluster", self.name.as_str(), "--name", name, "--store", self.store.as_str()];
         Program::new(binary, name).arguments(arguments)
     }
 
@@ -69,6 +133,30 @@ impl Cluster {
     }
 }
 
+/// The process' id keeps the abstract sockets of two runs apart.
+fn unique(name: &str) -> String {
+    format!("{name}-{}", std::process::id())
+}
+
+/// An event as a consumer handled it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Event {
+    /// The test's.
+    pub(crate) number: u64,
+    /// From 1.
+    pub(crate) attempt: u64,
+    /// Which owner brought it.
+    pub(crate) epoch: (u64, u64),
+}
+
+/// Looks until it is so, for a bounded time.
+pub(crate) fn until(what: &str, bound: Duration, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < bound, "not within {bound:?}: {what}");
+    }
+}
+
 /// How a call ended, and after how long.
 #[derive(Debug)]
 pub(crate) struct Ended {
@@ -81,7 +169,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    fn read(answer: &Value) -> Self {
+    pub(crate) fn read(answer: &Value) -> Self {
         let ms = answer["ms"].as_f64().expect("a time");
         Self {
             how: answer["outcome"].as_str().expect("an outcome").to_owned(),
@@ -101,6 +189,8 @@ pub(crate) struct Silo {
     pub(crate) process: Process,
     /// Where it listens.
     pub(crate) address: String,
+    /// Which incarnation it is.
+    pub(crate) generation: u64,
     questions: u64,
 }
 
@@ -110,7 +200,8 @@ impl Silo {
         let line = process.wait_for_line(JOIN_TIME_MAX, |line| line.contains("\"active\""));
         let active: Value = parse(&line.unwrap_or_else(|error| panic!("{error}")));
         let address = active["active"].as_str().expect("an address").to_owned();
-        Self { process, address, questions: 0 }
+        let generation = active["generation"].as_u64().expect("a number");
+        Self { process, address, generation, questions: 0 }
     }
 
     /// Asks something; the answer comes from [`Self::answer`].
@@ -162,6 +253,85 @@ impl Silo {
     /// How many deliveries a hub here has had.
     pub(crate) fn heard(&mut self, address: &str) -> u64 {
         self.get(&format!("heard {address}"))["deliveries"].as_u64().expect("a count")
+    }
+
+    /// Asks for something that is done or refused, and awaits which.
+    pub(crate) fn result(&mut self, question: &str) -> String {
+        self.get(question)["result"].as_str().expect("a result").to_owned()
+    }
+
+    /// Subscribes a grain to a stream under a key.
+    pub(crate) fn subscribe(&mut self, stream: &str, key: &str, grain: &str) {
+        let result = self.result(&format!("subscribe {stream} {key} {grain} 10000"));
+        assert_eq!(result, "subscribed", "{key} to {stream}");
+    }
+
+    /// Publishes an event; how it ended, with the count of consumers that handled it.
+    pub(crate) fn publish(&mut self, stream: &str, number: u64) -> Ended {
+        self.outcome(&format!("publish {stream} {number} 0 10000"))
+    }
+
+    /// The keys of a stream's subscriptions with their silos; zero for grains.
+    pub(crate) fn subscriptions(&mut self, stream: &str) -> BTreeMap<String, u64> {
+        let answer = self.get(&format!("subscriptions {stream}"));
+        let listed = answer["subscriptions"].as_object();
+        let listed = listed.unwrap_or_else(|| panic!("{answer}")).iter();
+        listed.map(|(key, silo)| (key.clone(), silo.as_u64().expect("a number"))).collect()
+    }
+
+    /// What a consumer has handled in this silo's process.
+    pub(crate) fn events(&mut self, name: &str) -> Vec<Event> {
+        let answer = self.get(&format!("events {name}"));
+        let number = |value: &Value| value.as_u64().expect("a number");
+        let events = answer["events"].as_array().expect("a list").iter();
+        let event = |event: &Value| Event {
+            number: number(&event[0]),
+            attempt: number(&event[1]),
+            epoch: (number(&event[2][0]), number(&event[2][1])),
+        };
+        events.map(event).collect()
+    }
+
+    /// The numbers of those events, sorted.
+    pub(crate) fn numbers(&mut self, name: &str) -> Vec<u64> {
+        let mut numbers: Vec<u64> = self.events(name).iter().map(|event| event.number).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// How many ended how, as a load or a pour tells.
+    pub(crate) fn tally(&mut self, question: &str) -> BTreeMap<String, u64> {
+        let answer = self.get(question);
+        let ends = answer["ends"].as_object().expect("a map").iter();
+        ends.map(|(end, count)| (end.clone(), count.as_u64().expect("a number"))).collect()
+    }
+
+    /// A metric's sum.
+    pub(crate) fn metric(&mut self, name: &str) -> u64 {
+        self.get(&format!("metric {name}"))["value"].as_u64().expect("a number")
+    }
+
+    /// Which incarnation has an activation, as this silo knows; zero: unknown here.
+    pub(crate) fn owner(&mut self, address: &str) -> u64 {
+        self.get(&format!("owner {address}"))["silo"].as_u64().expect("a number")
+    }
+
+    /// Makes a grain that is nowhere yet live on this silo.
+    pub(crate) fn settle(&mut self, grain: &str) {
+        let at = self.outcome(&format!("at {grain} 10000"));
+        assert_eq!(at.value, Some(u64::from(self.process.pid())), "{grain}: {at:?}");
+    }
+
+    /// Subscribes the grain to streams named after `name` until one of them has its owner on the
+    /// silo `owner`; which.
+    pub(crate) fn stream_owned_by(&mut self, owner: u64, name: &str, grain: &str) -> String {
+        let mut names = (0..64).map(|number| format!("{name}-{number}"));
+        let found = names.find(|stream| {
+            self.subscribe(stream, grain, grain);
+            assert_eq!(self.publish(stream, 0).how, "handled");
+            self.owner(&format!("stream/room/{stream}")) == owner
+        });
+        found.expect("of 64 streams each silo owns some")
     }
 
     /// Asks it to leave, and checks that it did in order.

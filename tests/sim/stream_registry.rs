@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use siloring::{Streams, SubscribeError};
 use siloring::prelude::*;
+use siloring::{Streams, SubscribeError};
 use siloring_core::RejectedKind;
 use siloring_core::ports::registry::RegistryHint;
 use siloring_testkit::sim::Fault;

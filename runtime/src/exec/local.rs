@@ -122,6 +122,8 @@ pub(crate) struct Known {
     pub(crate) hubs: RefCell<HashSet<AddressHash>>,
     pub(crate) places: KnownPlaces,
     pub(crate) extensions: Extensions,
+    /// The silo drains.
+    pub(crate) is_leaving: Cell<bool>,
     /// What the surrounding program shares with all shards.
     pub(crate) shared: Vec<Arc<dyn Any + Send + Sync>>,
     pub(crate) entropy: RefCell<fastrand::Rng>,
@@ -142,6 +144,7 @@ impl Known {
             hubs: RefCell::default(),
             places,
             extensions: Extensions::default(),
+            is_leaving: Cell::new(false),
             shared,
             entropy: RefCell::new(entropy),
         }

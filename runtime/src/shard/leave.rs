@@ -64,6 +64,7 @@ impl<L: Links> Shard<L> {
             check_at: self.now,
             callers_until: Moment::NEVER,
         };
+        self.local.known.is_leaving.set(true);
         self.directory.begin_drain();
         self.pump_directory();
         self.end_idle();

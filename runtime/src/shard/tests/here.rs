@@ -93,6 +93,14 @@ fn a_future_that_is_dropped_with_its_shard_finds_what_the_shard_keeps() {
 }
 
 #[test]
+fn a_future_sees_that_its_silo_drains() {
+    let mut world = World::serving();
+    assert!(!world.run(|| async { Here::is_leaving() }));
+    world.shard.handle_mail(world.now, ShardMail::BeginDrain);
+    assert!(world.run(|| async { Here::is_leaving() }));
+}
+
+#[test]
 fn what_is_kept_once_a_shard_is_found_by_its_type() {
     #[derive(Default)]
     struct Kept(std::cell::Cell<u64>);

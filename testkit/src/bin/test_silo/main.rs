@@ -10,16 +10,24 @@
 //! | `call KEY MS` | calls the grain `KEY` with a deadline of `MS` | an outcome |
 //! | `slow KEY WORK_MS MS` | as `call`, with a turn of `WORK_MS` | an outcome |
 //! | `send ADDRESS MS BYTES` | sends a body of `BYTES` to a hub | an outcome |
+//! | `leg ADDRESS LEG MS` | sends on a leg: `directed`, `stream`, `both` | an outcome |
 //! | `series ADDRESS COUNT EVERY_MS MS` | sends `COUNT` times, every `EVERY_MS` | the outcomes |
+//! | `legs ADDRESS COUNT EVERY_MS MS LEG` | as `series`, on a leg | the outcomes |
 //! | `hub ADDRESS claim` or `take_over` | opens a hub that answers | `claimed`, or why not |
 //! | `heard ADDRESS` | | how many deliveries the hub has had, and how it ended |
 //! | `load THREADS KEYS` | calls grains without pause until `rest` | |
-//! | `rest` | ends the load | how many calls ended how, and the longest |
+//! | `load_events THREADS KEYS` | publishes to streams without pause until `rest` | |
+//! | `rest` | ends the load | how many ended how, and the longest |
+//!
+//! and those of [`streams`].
 #![expect(
     clippy::disallowed_methods,
     clippy::print_stdout,
     reason = "a program of the tests: it measures real time, and what it prints is its answer"
 )]
+
+mod grains;
+mod streams;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -34,39 +42,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use siloring::prelude::*;
+use siloring::{Metrics, Streams};
 
-/// What is sent to hubs.
-#[message(type = "test.parcel")]
-struct Parcel {
-    bytes: Vec<u8>,
-}
-
-/// What hubs answer: who they are.
-#[message(type = "test.receipt")]
-struct Receipt {
-    process: u32,
-}
-
-/// Counts its calls, as long as it lives.
-#[derive(Grain, Default)]
-#[grain(type = "test.counter")]
-struct Counter {
-    calls: u64,
-}
-
-#[grain_methods]
-impl Counter {
-    async fn add(&mut self) -> u64 {
-        self.calls += 1;
-        self.calls
-    }
-
-    async fn add_slowly(&mut self, ctx: &Ctx, work_ms: u64) -> u64 {
-        ctx.sleep(Duration::from_millis(work_ms)).await;
-        self.calls += 1;
-        self.calls
-    }
-}
+use grains::{Counter, CounterRef as _, Listener, Note, Parcel, Receipt, record};
 
 fn main() -> ExitCode {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
@@ -77,8 +55,15 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    println!("{}", json!({ "active": silo.address().to_string(), "process": std::process::id() }));
-    let desk = Arc::new(Desk::new(silo.handle()));
+    let desk = Arc::new(Desk::new(&silo));
+    println!(
+        "{}",
+        json!({
+            "active": silo.address(),
+            "process": std::process::id(),
+            "generation": silo.incarnation().generation.0,
+        })
+    );
     let reader = thread::Builder::new().name("commands".to_owned());
     reader.spawn(move || Desk::read(&desk)).expect("a thread can be started");
     silo.wait()
@@ -100,7 +85,9 @@ fn start() -> Result<Silo, StartError> {
             "unix" => LinkMode::Unix,
             _ => LinkMode::Auto,
         })
-        .host::<Counter>();
+        .add_stream_routed_kind("portal")
+        .host::<Counter>()
+        .host::<Listener>();
     let secret = setting("--secret", "");
     if !secret.is_empty() {
         builder = builder.secret(secret);
@@ -115,6 +102,9 @@ struct HubRecord {
     ended: Option<String>,
 }
 
+/// One piece of a load: on which key, and its number.
+type Once = fn(&Desk, u64, u64) -> Result<(), CallError>;
+
 /// A load under way.
 struct Load {
     goes_on: Arc<AtomicBool>,
@@ -128,9 +118,33 @@ struct Tally {
     longest: Duration,
 }
 
+impl Tally {
+    fn add(&mut self, result: Result<(), CallError>) {
+        *self.ends.entry(streams::named(result)).or_default() += 1;
+    }
+
+    fn total(workers: Vec<JoinHandle<Self>>) -> Self {
+        let mut total = Self::default();
+        for worker in workers {
+            let tally = worker.join().expect("a worker does not panic");
+            total.longest = total.longest.max(tally.longest);
+            for (end, count) in tally.ends {
+                *total.ends.entry(end).or_default() += count;
+            }
+        }
+        total
+    }
+
+    fn told(&self) -> Value {
+        json!({ "ends": self.ends, "longest_ms": self.longest.as_secs_f64() * 1e3 })
+    }
+}
+
 /// Takes lines and answers them.
 struct Desk {
-    silo: Handle,
+    handle: Handle,
+    streams: Arc<Streams>,
+    metrics: Metrics,
     /// Guards what hubs had: written by their threads, read by `heard`.
     hubs: Mutex<BTreeMap<String, HubRecord>>,
     /// Guards the one load under way.
@@ -139,9 +153,15 @@ struct Desk {
 }
 
 impl Desk {
-    fn new(silo: Handle) -> Self {
-        let (hubs, load) = (Mutex::default(), Mutex::default());
-        Self { silo, hubs, load, draws: AtomicU64::new(0) }
+    fn new(silo: &Silo) -> Self {
+        Self {
+            handle: silo.handle(),
+            streams: Arc::clone(silo.streams()),
+            metrics: silo.metrics(),
+            hubs: Mutex::default(),
+            load: Mutex::default(),
+            draws: AtomicU64::new(0),
+        }
     }
 
     fn read(desk: &Arc<Self>) {
@@ -165,27 +185,32 @@ impl Desk {
             ["call", key, ms] => self.call(key, ms),
             ["slow", key, work_ms, ms] => self.slow(key, work_ms, ms),
             ["send", address, ms, bytes] => self.send(address, ms, bytes),
-            ["series", address, count, every, ms] => self.series(address, count, every, ms),
+            ["leg", address, leg, ms] => self.send_on(address, leg, ms),
+            ["series", address, count, every, ms] => self.series(address, count, every, ms, None),
+            ["legs", address, count, every, ms, leg] => {
+                self.series(address, count, every, ms, Some(leg))
+            }
             ["hub", address, how] => self.hub(address, how),
             ["heard", address] => self.heard(address),
-            ["load", threads, keys] => self.load(threads, keys),
+            ["load", threads, keys] => self.load(threads, keys, Desk::call_once),
+            ["load_events", threads, keys] => self.load(threads, keys, Desk::publish_once),
             ["rest"] => self.rest(),
-            unknown => json!({ "error": format!("no such command: {unknown:?}") }),
+            others => self.answer_of_streams(others),
         }
     }
 
     fn call(&self, key: &str, ms: &str) -> Value {
-        timed(self.silo.grain::<Counter>(key).add().deadline(millis(ms)))
+        timed(self.handle.grain::<Counter>(key).add().deadline(millis(ms)))
     }
 
     fn slow(&self, key: &str, work_ms: &str, ms: &str) -> Value {
-        let counter = self.silo.grain::<Counter>(key);
+        let counter = self.handle.grain::<Counter>(key);
         timed(counter.add_slowly(number(work_ms)).deadline(millis(ms)))
     }
 
     fn send(&self, address: &str, ms: &str, bytes: &str) -> Value {
         let bytes = vec![7; usize::try_from(number(bytes)).expect("sizes fit")];
-        let hub = match self.silo.hub_ref(address) {
+        let hub = match self.handle.hub_ref(address) {
             Ok(hub) => hub,
             Err(error) => return json!({ "error": error.to_string() }),
         };
@@ -193,12 +218,31 @@ impl Desk {
         timed(async { call.await.map(|receipt| u64::from(receipt.process)) })
     }
 
+    fn send_on(&self, address: &str, leg: &str, ms: &str) -> Value {
+        let route = self.route(address, leg, ms);
+        timed(async {
+            let receipt = route.send::<Parcel, Receipt>(&Parcel { bytes: vec![7; 64] }).await;
+            receipt.map(|receipt| u64::from(receipt.process)).map_err(CallError::Delivery)
+        })
+    }
+
     /// A series does not wait for its outcomes: a slow one delays no later send.
-    fn series(self: &Arc<Self>, address: &str, count: &str, every: &str, ms: &str) -> Value {
+    fn series(
+        self: &Arc<Self>,
+        address: &str,
+        count: &str,
+        every: &str,
+        ms: &str,
+        leg: Option<&str>,
+    ) -> Value {
         let sends = (0..number(count)).map(|_| {
             let (desk, address, ms) = (Arc::clone(self), address.to_owned(), ms.to_owned());
+            let leg = leg.map(str::to_owned);
             let send = thread::Builder::new().name("send".to_owned());
-            let started = send.spawn(move || desk.send(&address, &ms, "64"));
+            let started = send.spawn(move || match leg {
+                Some(leg) => desk.send_on(&address, &leg, &ms),
+                None => desk.send(&address, &ms, "64"),
+            });
             thread::sleep(millis(every));
             started.expect("a thread can be started")
         });
@@ -208,28 +252,38 @@ impl Desk {
     }
 
     fn hub(self: &Arc<Self>, address: &str, how: &str) -> Value {
-        let builder = match self.silo.hub(address) {
-            Ok(builder) if how == "take_over" => builder.take_over(),
-            Ok(builder) => builder,
-            Err(error) => return json!({ "error": error.to_string() }),
-        };
-        match block_on(builder.open()) {
+        match self.open(address, how) {
             Err(error) => json!({ "hub": format!("{error:?}") }),
             Ok(hub) => {
-                self.hubs().insert(address.to_owned(), HubRecord::default());
-                let (desk, address) = (Arc::clone(self), address.to_owned());
-                let server = thread::Builder::new().name("hub".to_owned());
-                let started = server.spawn(move || desk.serve(&address, hub));
-                started.expect("a thread can be started");
+                self.serve_apart(address, hub);
                 json!({ "hub": "claimed" })
             }
         }
+    }
+
+    fn open(&self, address: &str, how: &str) -> Result<Hub, HubError> {
+        let builder = self.handle.hub(address).expect("tests name hubs");
+        let builder = if how == "take_over" { builder.take_over() } else { builder };
+        block_on(builder.open())
+    }
+
+    fn serve_apart(self: &Arc<Self>, address: &str, hub: Hub) {
+        self.hubs().insert(address.to_owned(), HubRecord::default());
+        let (desk, address) = (Arc::clone(self), address.to_owned());
+        let server = thread::Builder::new().name("hub".to_owned());
+        let started = server.spawn(move || desk.serve(&address, hub));
+        started.expect("a thread can be started");
     }
 
     fn serve(&self, address: &str, mut hub: Hub) {
         while let Some(delivery) = block_on(hub.next()) {
             if let Some(record) = self.hubs().get_mut(address) {
                 record.deliveries += 1;
+            }
+            if let (Ok(note), Some(event)) = (delivery.message::<Note>(), delivery.event()) {
+                record(address, note.number, event);
+                delivery.confirm();
+                continue;
             }
             match delivery.message::<Parcel>() {
                 Ok(_) => delivery.answer(&Receipt { process: std::process::id() }),
@@ -248,48 +302,41 @@ impl Desk {
         }
     }
 
-    fn load(self: &Arc<Self>, threads: &str, keys: &str) -> Value {
+    fn load(self: &Arc<Self>, threads: &str, keys: &str, once: Once) -> Value {
         let goes_on = Arc::new(AtomicBool::new(true));
         let keys = number(keys);
         let workers = (0..number(threads)).map(|_| {
             let (desk, goes_on) = (Arc::clone(self), Arc::clone(&goes_on));
             let worker = thread::Builder::new().name("load".to_owned());
-            worker.spawn(move || desk.work(&goes_on, keys)).expect("a thread can be started")
+            let started = worker.spawn(move || desk.work(&goes_on, keys, once));
+            started.expect("a thread can be started")
         });
         let load = Load { workers: workers.collect(), goes_on };
         *self.load.lock().unwrap_or_else(PoisonError::into_inner) = Some(load);
         json!({ "load": "begun" })
     }
 
-    fn work(&self, goes_on: &AtomicBool, keys: u64) -> Tally {
+    fn work(&self, goes_on: &AtomicBool, keys: u64, once: Once) -> Tally {
         let mut tally = Tally::default();
         while goes_on.load(Ordering::Relaxed) {
             // Every key in turn, spread by an odd factor, over all workers.
-            let key = self.draws.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9) % keys;
+            let draw = self.draws.fetch_add(1, Ordering::Relaxed);
             let began = Instant::now();
-            let end = match block_on(self.silo.grain::<Counter>(format!("load-{key}")).add()) {
-                Ok(_) => "handled".to_owned(),
-                Err(error) => ending(&error),
-            };
+            tally.add(once(self, draw.wrapping_mul(0x9e37_79b9) % keys, draw));
             tally.longest = tally.longest.max(began.elapsed());
-            *tally.ends.entry(end).or_default() += 1;
         }
         tally
+    }
+
+    fn call_once(&self, key: u64, _draw: u64) -> Result<(), CallError> {
+        block_on(self.handle.grain::<Counter>(format!("load-{key}")).add()).map(drop)
     }
 
     fn rest(&self) -> Value {
         let load = self.load.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(load) = load else { return json!({ "error": "no load" }) };
         load.goes_on.store(false, Ordering::Relaxed);
-        let mut total = Tally::default();
-        for worker in load.workers {
-            let tally = worker.join().expect("a worker does not panic");
-            total.longest = total.longest.max(tally.longest);
-            for (end, count) in tally.ends {
-                *total.ends.entry(end).or_default() += count;
-            }
-        }
-        json!({ "ends": total.ends, "longest_ms": total.longest.as_secs_f64() * 1e3 })
+        Tally::total(load.workers).told()
     }
 
     fn hubs(&self) -> MutexGuard<'_, BTreeMap<String, HubRecord>> {
