@@ -107,18 +107,17 @@ mod owner {
                 return Here::ask(request).await;
             }
             let version = self.members.borrow().set().version;
-            Ok(match request {
-                StoreRequest::LoadSubscriptions { .. } => {
-                    let members = self.members.borrow();
-                    let rows = members.by_key.values().map(|member| member.row.clone());
-                    StoreAnswer::Subscriptions { rows: rows.collect(), version }
-                }
-                StoreRequest::WriteSubscription { .. }
-                | StoreRequest::RemoveSubscription { .. } => {
-                    StoreAnswer::Registered(SetVersion(version.0 + 1))
-                }
-                other => return Here::ask(other).await,
-            })
+            if let StoreRequest::LoadSubscriptions { .. } = &request {
+                let members = self.members.borrow();
+                let rows = members.by_key.values().map(|member| member.row.clone()).collect();
+                return Ok(StoreAnswer::Subscriptions { rows, version });
+            }
+            if let StoreRequest::WriteSubscription { .. }
+            | StoreRequest::RemoveSubscription { .. } = &request
+            {
+                return Ok(StoreAnswer::Registered(SetVersion(version.0 + 1)));
+            }
+            Here::ask(request).await
         }
 
         /// Waits while any owner of the shard reads.
@@ -169,22 +168,24 @@ mod owner {
             self.subscribed(row.version, self.queue.borrow().next_position(), 0)
         }
 
+        /// Other subscriptions of a row's consumer.
+        fn others_of(&self, row: &Subscription) -> Vec<Subscription> {
+            let members = self.members.borrow();
+            let rows = members.by_key.values().map(|member| &member.row);
+            let others = rows.filter(|o| o.consumer == row.consumer && o.key != row.key);
+            others.cloned().collect()
+        }
+
         /// The row that an unsubscribe removes.
         pub(crate) async fn planted_removal(&self, wanted: &Unsubscribe) -> Unsubscribe {
-            let members = self.members.borrow();
-            let Some(member) = members.by_key.get(&wanted.key) else { return wanted.clone() };
+            let row = self.members.borrow().by_key.get(&wanted.key).map(|m| m.row.clone());
+            let Some(row) = row else { return wanted.clone() };
             if is_planted!(self.streams, ReleaseByKeyOnly) {
-                let (owner, version) =
-                    (member.row.owner.map(|owner| owner.0), member.row.version.0);
+                let (owner, version) = (row.owner.map(|owner| owner.0), row.version.0);
                 return Unsubscribe { key: wanted.key.clone(), owner, version };
             }
             if is_planted!(self.streams, UnsubscribesAll) {
-                let consumer = member.row.consumer.clone();
-                let rows = members.by_key.values().map(|member| member.row.clone());
-                let others: Vec<_> =
-                    rows.filter(|row| row.consumer == consumer && row.key != wanted.key).collect();
-                drop(members);
-                for row in others {
+                for row in self.others_of(&row) {
                     let Subscription { stream, key, owner, version, .. } = row;
                     let request = StoreRequest::RemoveSubscription { stream, key, owner, version };
                     drop(Here::ask(request).await);

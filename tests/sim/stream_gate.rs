@@ -28,8 +28,8 @@ pub(crate) async fn send(node: &Node, hub: &str, number: u64) -> Told {
     let began = node.now();
     let hub = node.handle().hub_ref(hub).expect("the tests' addresses are plain");
     let route = node.streams().route(hub).leg(Leg::Stream);
-    let note = Note { number, bytes: Vec::new() };
-    let failure = route.send::<Note, Note>(&note).await.err();
+    let sent = Note { number, bytes: Vec::new() };
+    let failure = route.send::<Note, Note>(&sent).await.err();
     Told { failure, took: node.now().since(began) }
 }
 

@@ -192,8 +192,8 @@ impl Desk {
             }
             ["hub", address, how] => self.hub(address, how),
             ["heard", address] => self.heard(address),
-            ["load", threads, keys] => self.load(threads, keys, Desk::call_once),
-            ["load_events", threads, keys] => self.load(threads, keys, Desk::publish_once),
+            ["load", threads, keys] => self.load(threads, keys, Self::call_once),
+            ["load_events", threads, keys] => self.load(threads, keys, Self::publish_once),
             ["rest"] => self.rest(),
             others => self.answer_of_streams(others),
         }
