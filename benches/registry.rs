@@ -1,5 +1,5 @@
-//! The durable registry on Postgres: how many subscriptions a second, for how many commits; and what
-//! an idle stream costs in memory.
+//! The durable registry on Postgres: how many subscriptions a second, for how many commits; and
+//! what an idle stream costs in memory.
 //!
 //! A thousand hubs of one silo subscribe at once, each to a stream that nine others share, and
 //! unsubscribe. The server is a private one on this machine, with its default settings: each commit

@@ -1,5 +1,5 @@
-//! The stream leg: publish to handled beside a directed call, fan-out, and what publishing costs the
-//! store.
+//! The stream leg: publish to handled beside a directed call, fan-out, and what publishing costs
+//! the store.
 //!
 //! Two silos of one shard each, on processors of their own, over TCP on the loopback interface; the
 //! consumer is a grain on the silo that does not publish. Both are in this process, so that what

@@ -197,8 +197,7 @@ impl SiloBuilder {
     }
 
     /// How many streams each shard's part of the subscriber check holds: 64 bytes each. Default:
-    /// 16 384. A stream that has no room there is [`Liveness::Unknown`](crate::Liveness::Unknown), which costs nothing but
-    /// the check.
+    /// 16 384. A stream that has no room there is `Unknown`, which costs nothing but the check.
     pub fn check_entries(mut self, count: usize) -> Self {
         self.streams.check_entries(count);
         self

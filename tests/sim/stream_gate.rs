@@ -263,7 +263,8 @@ fn a_late_unsubscribe_of_the_predecessor_leaves_the_successor_subscribed() {
 }
 
 /// H11. A live mirror stays subscribed although it could not be reached for longer than a publisher
-/// waits, and the silos around it are replaced; once its hub is closed, one terminal answer evicts it.
+/// waits, and the silos around it are replaced; once its hub is closed, one terminal answer evicts
+/// it.
 #[test]
 fn a_live_mirror_stays_subscribed_and_a_dead_one_is_evicted() {
     fn scenario(new: New<'_>) -> Outcome {
