@@ -153,6 +153,9 @@ fn a_stopping_silo_hears_of_its_events_and_its_subscriptions_end() {
     bob.process.terminate().unwrap();
     let told = |line: &str| line.contains("status=Draining");
     bob.process.wait_for_log(Duration::from_secs(5), told).unwrap();
+    // Its shards hear of it a moment after the one that says so.
+    let refuses = |bob: &mut Silo| bob.publish("nobody", 1).how == "Draining";
+    until("it refuses what is new", Duration::from_secs(1), || refuses(&mut bob));
     for _ in 0..20 {
         let refused = bob.publish(&streams[0], 2);
         assert_eq!(refused.how, "Draining");

@@ -7,8 +7,9 @@ use siloring_testkit::process::skip;
 
 use crate::silo::{ANSWER_TIME_MAX, Cluster, Silo, tell, until};
 
-/// How long the store is away: beyond the bound of one request to it and of all retries of a call.
-const OUTAGE: Duration = Duration::from_secs(15);
+/// How long the store is away: beyond the bound of one request to it. Nothing that a minute would
+/// show happens later.
+const OUTAGE: Duration = Duration::from_secs(12);
 /// How long a publish to a hot stream may take meanwhile.
 const HOT_TIME_MAX: Duration = Duration::from_secs(1);
 /// By then whoever waits for the store has found it again.

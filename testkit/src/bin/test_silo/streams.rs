@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | `subscribe STREAM KEY GRAIN MS` | subscribes a grain | `subscribed`, or why not |
 //! | `unsubscribe STREAM KEY` | ends a subscription | `unsubscribed`, or why not |
-//! | `listen ADDRESS STREAM KEY HOW` | opens a consuming hub; `claim` or `take_over` | as above |
+//! | `listen ADDRESS STREAM KEY HOW` | a hub that consumes, `claim` or `take_over` | as above |
 //! | `reach ADDRESS HOW` | opens a hub that answers, on its own stream too | as above |
 //! | `subscriptions STREAM` | | keys with their silos |
 //! | `publish STREAM NUMBER WORK_MS MS` | publishes an event of `WORK_MS` a consumer | an outcome |
