@@ -4,6 +4,10 @@
 //! for what comes first: a result, a new event, the time of a further attempt. Consumers of one
 //! silo that stand at the same event share a frame; one that kept the others waiting has its own
 //! until it keeps up. That a silo is gone shows in the result of its frame.
+//!
+//! When its own silo leaves it waits a moment for what is under way, and then leaves the rest to the
+//! next owner: a consumer that does not answer, perhaps because it waits for this very stream, must
+//! not hold up everybody else for as long as turns may take.
 
 use core::future::{Future, poll_fn};
 use core::pin::pin;
@@ -18,10 +22,11 @@ use futures_util::stream::FuturesUnordered;
 use siloring_core::address::Address;
 use siloring_core::body::Body;
 use siloring_core::ids::{Endpoint, Generation, MethodId, ShardIndex};
-use siloring_core::limits::FRAME_PATIENCE;
+use siloring_core::limits::{FRAME_PATIENCE, OWNER_LEAVES_AFTER};
 use siloring_core::outcome::{CallError, DeliveryFailure, FailedKind};
 use siloring_core::schema::Schema;
 use siloring_core::time::Moment;
+use siloring_core::view::SiloStatus;
 use siloring_runtime::ctx::{Ctx, Sleep};
 use siloring_runtime::grain::ShardKey;
 use siloring_runtime::here::Here;
@@ -53,8 +58,19 @@ struct Landed {
 async fn run(owner: Rc<Owner>) {
     let mut flights = Flights::new();
     let mut wake_at = Moment::ZERO;
+    let mut leave_at = Moment::NEVER;
+    let mut views = Here::views();
+    // The one that is known: later ones are news.
+    views.next().await;
     loop {
         owner.pull_asked.set(false);
+        if leave_at == Moment::NEVER && is_leaving() {
+            leave_at = Here::now() + OWNER_LEAVES_AFTER;
+        }
+        if Here::now() >= leave_at && !is_planted!(owner.streams, OwnerStays) {
+            owner.pulling.set(false);
+            return owner.leave();
+        }
         owner.judge();
         if Here::now() >= wake_at {
             owner.queue.borrow_mut().expire(Here::now());
@@ -66,20 +82,26 @@ async fn run(owner: Rc<Owner>) {
             owner.pulling.set(false);
             return;
         }
-        let mut timer = pin!(sleep_until(wake_at));
+        let mut timer = pin!(sleep_until(wake_at.min(leave_at)));
+        let mut view = pin!(views.next());
         let landed = poll_fn(|cx| {
             if let Poll::Ready(Some(landed)) = flights.poll_next_unpin(cx) {
                 return Poll::Ready(Some(landed));
             }
-            if timer.as_mut().poll(cx).is_ready() || is_asked(&owner, cx) {
-                return Poll::Ready(None);
-            }
-            Poll::Pending
+            let is_due = timer.as_mut().poll(cx).is_ready()
+                || view.as_mut().poll(cx).is_ready()
+                || is_asked(&owner, cx);
+            if is_due { Poll::Ready(None) } else { Poll::Pending }
         });
         if let Some(landed) = landed.await {
             land(&owner, landed);
         }
     }
+}
+
+/// Whether this silo leaves, as the view says that everybody sees.
+fn is_leaving() -> bool {
+    Here::view().status(Here::endpoint().silo) == Some(SiloStatus::Draining)
 }
 
 async fn sleep_until(moment: Moment) {

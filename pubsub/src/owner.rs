@@ -27,7 +27,7 @@ use siloring_core::address::Address;
 use siloring_core::body::Body;
 use siloring_core::hash::HashMap;
 use siloring_core::ids::ActivationNumber;
-use siloring_core::outcome::{DeliveryFailure, RejectedKind};
+use siloring_core::outcome::{DeliveryFailure, IndeterminateKind, RejectedKind};
 use siloring_core::schema::{Layout, Schema};
 use siloring_runtime::ctx::{Ctx, Sleep};
 use siloring_runtime::grain::{
@@ -97,6 +97,11 @@ impl Grain for StreamOwner {
         }
         let owner = turn.shared().0.borrow().clone();
         let owner = owner.expect("made by the activation hook");
+        if owner.has_left.get() {
+            turn.ctx().deactivate();
+            let detail = "the stream's owner leaves with its silo";
+            return Err(DeliveryFailure::rejected(RejectedKind::Draining, detail));
+        }
         let ready = owner.ready(turn.ctx()).await;
         if !is_planted!(owner.streams, UnreadMeansNone) {
             ready?;
@@ -135,8 +140,9 @@ impl Grain for StreamOwner {
     }
 }
 
-/// Of a caller's time, one part in so many is left for the answer that the registry was not read.
-const ANSWER_SHARE: u32 = 8;
+/// Of a caller's time, one part in so many is waited for the registry: what is left brings the
+/// answer that it was not read, also where machines are busy.
+const WAIT_SHARE: u32 = 2;
 
 /// How far the registry has been read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -163,6 +169,8 @@ pub(crate) struct Owner {
     pub(crate) queue: RefCell<Queue>,
     pub(crate) members: RefCell<Members>,
     loaded: Cell<Loaded>,
+    /// Its silo leaves, and so has it: whoever asks goes to the next owner.
+    has_left: Cell<bool>,
     /// Wait until the registry has been read, or could not be.
     load_waiters: RefCell<Vec<Waker>>,
     tickets: RefCell<HashMap<Waiting, Ticket>>,
@@ -191,6 +199,7 @@ impl Owner {
             queue: RefCell::new(queue),
             members: RefCell::default(),
             loaded: Cell::new(Loaded::No),
+            has_left: Cell::new(false),
             load_waiters: RefCell::default(),
             tickets: RefCell::default(),
             next_ticket: Cell::new(0),
@@ -208,8 +217,7 @@ impl Owner {
         if self.loaded.get() == Loaded::Yes {
             return Ok(());
         }
-        let remaining = ctx.remaining();
-        let late = Sleep::new(remaining.saturating_sub(remaining / ANSWER_SHARE));
+        let late = Sleep::new(ctx.remaining() / WAIT_SHARE);
         Box::pin(self.read_first_until(late)).await
     }
 
@@ -297,8 +305,11 @@ impl Owner {
         }
         let Some(body) = publish.body.as_ref() else {
             if let Some(known) = self.known(publish) {
-                let outcome = known.await?;
-                return turn.reply(&answer(Step::Closed, &outcome));
+                let outcome = known.await;
+                if self.has_left.get() {
+                    turn.ctx().deactivate();
+                }
+                return turn.reply(&answer(Step::Closed, &outcome?));
             }
             return turn.reply(&answer(Step::SendBody, &Summary::default()));
         };
@@ -334,8 +345,11 @@ impl Owner {
             }
             Published::Queued(_) | Published::Known(_) | Published::Held => {}
         }
-        let summary = outcome.await?;
-        turn.reply(&answer(Step::Closed, &summary))
+        let outcome = outcome.await;
+        if self.has_left.get() {
+            turn.ctx().deactivate();
+        }
+        turn.reply(&answer(Step::Closed, &outcome?))
     }
 
     /// The outcome of an event that was taken in before, if it is known.
@@ -369,6 +383,19 @@ impl Owner {
                 schema: schema.to_bits(),
                 bytes: body.as_slice().to_vec(),
             }),
+        }
+    }
+
+    /// Gives up what it waits for: publishers bring it to the next owner, which the directory can
+    /// have once the last turn here has ended.
+    pub(crate) fn leave(&self) {
+        self.has_left.set(true);
+        let mut waiting: Vec<Waiting> = self.tickets.borrow().keys().copied().collect();
+        waiting.sort_unstable();
+        for waiting in waiting {
+            let detail = "the stream's owner left with its silo";
+            let kind = IndeterminateKind::LostAfterHandOver;
+            self.end(waiting, Err(DeliveryFailure::indeterminate(kind, detail)));
         }
     }
 

@@ -56,6 +56,8 @@ pub enum Planted {
     UnsubscribesAll,
     /// An owner says that nobody subscribes while it cannot read the registry.
     UnreadMeansNone,
+    /// An owner whose silo leaves waits for its consumers as long as it may.
+    OwnerStays,
 }
 
 /// Whether the streams, or the queue, are planted with a defect.

@@ -102,6 +102,44 @@ fn a_lost_registry_evicts_nobody_from_a_warm_owner() {
     check(scenario, &["stream-registry-trusted"]);
 }
 
+/// A consumer does not answer while the silo of its stream's owner leaves: everybody else finds the
+/// next owner at once.
+#[test]
+fn an_owner_whose_consumer_is_stuck_leaves_with_its_silo() {
+    fn scenario(new: New<'_>) -> Outcome {
+        begin();
+        let mut cluster = up(new(3).host::<Listener>())?;
+        let stream = stream_on(&cluster, S3);
+        // A hub that reads nothing.
+        let stuck = cluster.block_on(S1, move |node| async move {
+            let hub = node.handle().hub("portal/stuck")?.open().await?;
+            node.stream::<Note>(ROOM, stream).subscription("stuck").hub(&hub).await?;
+            Ok::<_, Box<dyn std::error::Error>>(hub)
+        })??;
+        let ended = Ended::default();
+        let outcomes = Rc::clone(&ended);
+        drop(
+            cluster
+                .spawn(S2, move |node| publish_each(node, (ROOM, stream), 1..=3, SOON, outcomes)),
+        );
+        cluster.run_for(SECOND)?;
+        cluster.inflict(Fault::Drain(S3));
+        cluster.run_for(SECOND)?;
+        let took = cluster.block_on(S2, move |node| async move {
+            let began = node.now();
+            let stream = node.stream::<Note>(ROOM, stream);
+            let made = stream.subscription("late").grain::<Listener>("late", Listener::ON_NOTE);
+            made.await.map(|_made| node.now().since(began))
+        })??;
+        ensure!(took < 4 * SECOND, "it took {took:?} to subscribe");
+        drop(stuck);
+        cluster.run_for(40 * SECOND)?;
+        ensure!(ended.borrow().len() == 3, "each has an outcome: {ended:?}");
+        Ok(())
+    }
+    check(scenario, &["stream-owner-stays"]);
+}
+
 /// G8. The silo that owns a stream is killed with events that nobody has confirmed: each is handled
 /// once after its successor has taken over.
 #[test]

@@ -15,7 +15,8 @@ use siloring_core::schema::Schema;
 use siloring_core::time::Moment;
 
 use super::{
-    ATTACHED, Batch, ConsumerKey, Entry, Letter, Queue, QueueOutput, Report, index_of, note_failure,
+    ATTACHED, Batch, ConsumerKey, Entry, Letter, Queue, QueueOutput, Report, index_of,
+    note_failure, told,
 };
 use crate::planted::is_planted;
 use crate::policy::Overflow;
@@ -206,7 +207,7 @@ impl Queue {
         let output = QueueOutput::DeadLetter { consumer: key, letter, failure: failure.clone() };
         self.outputs.push_back(output);
         if owes {
-            note_failure(entry, key, &name, failure);
+            note_failure(entry, key, &name, &told(failure, attempts));
             self.settle(position);
         }
     }
@@ -264,7 +265,8 @@ impl Queue {
         let busy_until = consumer.busy.as_ref().and_then(|batch| batch.positions.last());
         let from = busy_until.map_or(consumer.cursor, |(last, _)| last + 1);
         let name = consumer.key.clone();
-        let owes_from = consumer.owes_from;
+        let (owes_from, cursor) = (consumer.owes_from, consumer.cursor);
+        let attempts = consumer.attempts.clone();
         let detail = "the consumer was too slow: it is told of the gap";
         let failure = DeliveryFailure::rejected(RejectedKind::Overloaded, detail);
         let mut missed = 0;
@@ -275,7 +277,8 @@ impl Queue {
             }
             missed += 1;
             if position >= owes_from {
-                note_failure(entry, key, &name, &failure);
+                let handed = attempts.get(index_of(cursor, position)).copied().unwrap_or(0);
+                note_failure(entry, key, &name, &told(&failure, handed));
                 self.settle(position);
             }
             // It passes this one without an answer.

@@ -278,7 +278,9 @@ impl Queue {
             if entry.skipped.contains(&consumer) {
                 continue;
             }
-            note_failure(entry, consumer, &gone.key, failure);
+            let handed = gone.attempts.get(index_of(gone.cursor, position)).copied();
+            let told = told(failure, handed.unwrap_or(0));
+            note_failure(entry, consumer, &gone.key, &told);
             self.settle(position);
         }
         self.forget_closed();
@@ -437,6 +439,16 @@ fn index_of(first: u64, position: u64) -> usize {
 
 fn refused(detail: &str) -> Published {
     Published::Refused(DeliveryFailure::rejected(RejectedKind::Overloaded, detail))
+}
+
+/// A failure as it is told of an event that was handed out so often: what may have run before is
+/// not rejected, whatever became of it last.
+fn told(failure: &DeliveryFailure, handed: u8) -> DeliveryFailure {
+    if handed == 0 || failure.rejected_kind().is_none() {
+        return failure.clone();
+    }
+    let detail = format!("it was handed out and may have run; then: {failure}");
+    DeliveryFailure::indeterminate(IndeterminateKind::LostAfterHandOver, detail)
 }
 
 fn note_failure(entry: &mut Entry, consumer: ConsumerKey, key: &str, failure: &DeliveryFailure) {

@@ -259,6 +259,23 @@ fn a_consumer_that_goes_leaves_nobody_waiting() {
 }
 
 #[test]
+fn what_may_have_run_is_not_told_as_rejected_when_its_consumer_goes() {
+    let mut queue = queue();
+    let (a, ..) = queue.attach("a", true, None);
+    queue.publish(NOW, event(1, 1));
+    queue.take_ready(NOW);
+    queue.publish(NOW, event(2, 1));
+    queue.detach(a, &DeliveryFailure::rejected(RejectedKind::NoSubscriber, "gone"));
+    let mut told = Vec::new();
+    while let Some(output) = queue.poll_output() {
+        if let QueueOutput::Closed { summary, .. } = output {
+            told.push(summary.failures[0].failure.name());
+        }
+    }
+    assert_eq!(told, ["LostAfterHandOver", "NoSubscriber"]);
+}
+
+#[test]
 fn an_event_that_nobody_can_be_given_ends_at_its_deadline() {
     let mut queue = queue();
     let (a, ..) = queue.attach("a", false, None);

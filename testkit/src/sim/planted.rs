@@ -117,6 +117,7 @@ const DEFECTS: &[(&str, Defect)] = &[
     ("stream-only-active", Defect::Streams(pubsub::Planted::OnlyActive)),
     ("stream-unsubscribes-all", Defect::Streams(pubsub::Planted::UnsubscribesAll)),
     ("stream-unread-means-none", Defect::Streams(pubsub::Planted::UnreadMeansNone)),
+    ("stream-owner-stays", Defect::Streams(pubsub::Planted::OwnerStays)),
 ];
 
 /// The names of all defects that a run can be planted with.
