@@ -5,9 +5,9 @@
 //! silo that stand at the same event share a frame; one that kept the others waiting has its own
 //! until it keeps up. That a silo is gone shows in the result of its frame.
 //!
-//! When its own silo leaves it waits a moment for what is under way, and then leaves the rest to the
-//! next owner: a consumer that does not answer, perhaps because it waits for this very stream, must
-//! not hold up everybody else for as long as turns may take.
+//! When its own silo leaves it waits a moment for what is under way, and then leaves the rest to
+//! the next owner: a consumer that does not answer, perhaps because it waits for this very stream,
+//! must not hold up everybody else for as long as turns may take.
 
 use core::future::{Future, poll_fn};
 use core::pin::pin;

@@ -305,11 +305,7 @@ impl Owner {
         }
         let Some(body) = publish.body.as_ref() else {
             if let Some(known) = self.known(publish) {
-                let outcome = known.await;
-                if self.has_left.get() {
-                    turn.ctx().deactivate();
-                }
-                return turn.reply(&answer(Step::Closed, &outcome?));
+                return self.tell_when_closed(turn, known).await;
             }
             return turn.reply(&answer(Step::SendBody, &Summary::default()));
         };
@@ -345,11 +341,16 @@ impl Owner {
             }
             Published::Queued(_) | Published::Known(_) | Published::Held => {}
         }
+        self.tell_when_closed(turn, outcome).await
+    }
+
+    /// Waits until every consumer is through with the event, or this owner leaves.
+    async fn tell_when_closed(&self, turn: &Turn<StreamOwner>, outcome: Outcome) -> TurnOutput {
         let outcome = outcome.await;
         if self.has_left.get() {
             turn.ctx().deactivate();
         }
-        turn.reply(&answer(Step::Closed, &outcome?))
+        turn.reply(&self.took(Step::Closed, &outcome?))
     }
 
     /// The outcome of an event that was taken in before, if it is known.

@@ -157,9 +157,9 @@ fn a_stopping_silo_hears_of_its_events_and_its_subscriptions_end() {
     let refuses = |bob: &mut Silo| bob.publish("nobody", 1).how == "Draining";
     until("it refuses what is new", Duration::from_secs(1), || refuses(&mut bob));
     for _ in 0..20 {
-        let refused = bob.publish(&streams[0], 2);
-        assert_eq!(refused.how, "Draining");
-        assert!(refused.time <= REFUSAL_TIME_MAX, "{refused:?}");
+        let published = bob.publish(&streams[0], 2);
+        assert_eq!(published.how, "Draining");
+        assert!(published.time <= REFUSAL_TIME_MAX, "{published:?}");
     }
     for pending in pending {
         let answered = bob.ended(pending);
