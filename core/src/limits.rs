@@ -338,8 +338,8 @@ pub const PUBLISHES_OPEN_MAX: usize = 16 * 1024;
 /// for nothing, shorter than anybody notices.
 pub const FRAME_PATIENCE: Duration = Duration::from_millis(10);
 /// How long the owner of a stream waits for what is under way when its silo leaves: far longer than
-/// a turn that waits for nothing, and still no time that a publisher notices in a roll.
-pub const OWNER_LEAVES_AFTER: Duration = Duration::from_millis(250);
+/// a turn that waits for nothing, and far shorter than turns may take.
+pub const OWNER_LEAVES_AFTER: Duration = Duration::from_secs(1);
 /// Subscriptions of one stream.
 pub const SUBSCRIPTIONS_MAX: usize = 64 * 1024;
 /// Silos that a stream's owner tells of changes of its set.

@@ -358,8 +358,9 @@ impl Window {
             }
             let remaining = self.until.since(Here::now());
             let request = self.request(level, !header_first);
-            let call =
-                self.event.owner.call::<_, Took>(&PUBLISH_SPEC, &request).deadline(remaining);
+            let call = self.event.owner.call::<_, Took>(&PUBLISH_SPEC, &request);
+            // Whether the event may leave a silo that is leaving was asked when it was new.
+            let call = call.begun_before().deadline(remaining);
             let failure = match call.await {
                 Ok(took) => {
                     self.learn(&took);

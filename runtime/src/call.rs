@@ -25,6 +25,7 @@ use crate::envelope::{Envelope, Idempotency, Sending};
 use crate::exec::local::{Answer, LocalId, Op, SlotKey, current};
 use crate::parcel::Parcel;
 use crate::reference::Target;
+use crate::route::Sender;
 
 /// A reply as it came.
 #[derive(Debug)]
@@ -227,6 +228,15 @@ impl<T, E> Call<T, E> {
     pub fn deadline(mut self, deadline: Duration) -> Self {
         if let State::Unsent(parcel) = &mut self.state {
             parcel.request.deadline = Some(deadline.min(DEADLINE_MAX));
+        }
+        self
+    }
+
+    /// Lets the call pass while its silo drains, as those of turns that have begun do: for work
+    /// that was begun before, and whose calls are made by nobody's turn.
+    pub fn begun_before(mut self) -> Self {
+        if let State::Unsent(parcel) = &mut self.state {
+            parcel.sender = Sender::Begun;
         }
         self
     }
