@@ -7,13 +7,15 @@
 use std::collections::BTreeMap;
 
 use siloring_core::limits::{LANE_HELD_MAX, LANES_MAX};
-use siloring_core::outcome::{DeliveryFailure, RejectedKind};
+use siloring_core::outcome::{DeliveryFailure, IndeterminateKind, RejectedKind};
 use siloring_core::time::Moment;
 
 use super::{NewEvent, Origin, Published, Queue, QueueOutput, Summary, Waiting, index_of, refused};
 
 #[derive(Debug, Default)]
 pub(super) struct Lane {
+    /// Its publisher has heard, or given up, every number below.
+    base: u64,
     /// Every number below has been taken in or given up.
     pub(super) expected: u64,
     /// Taken in and not closed: number and position.
@@ -35,9 +37,14 @@ impl Queue {
         }
         let lane = self.lanes.entry(id).or_default();
         lane.used = now;
-        lane.expected = lane.expected.max(event.base);
-        lane.closed = lane.closed.split_off(&event.base);
-        let expected = lane.expected;
+        if event.base > lane.base {
+            self.forget_below(id, event.base);
+        }
+        let Lane { base, expected, .. } = self.lanes[&id];
+        if number < base {
+            // A frame that was late: the event has had its outcome, here or at an earlier owner.
+            return Published::Refused(done_with());
+        }
         if let Some(known) = self.join(event.origin, event.waiting) {
             return known;
         }
@@ -47,6 +54,21 @@ impl Queue {
         let taken = self.take_in(event);
         self.take_held(id);
         taken
+    }
+
+    /// The publisher has done with every number below `base`.
+    fn forget_below(&mut self, id: u128, base: u64) {
+        let Some(lane) = self.lanes.get_mut(&id) else { return };
+        lane.base = base;
+        lane.expected = lane.expected.max(base);
+        while lane.closed.first_key_value().is_some_and(|(number, _)| *number < base) {
+            lane.closed.pop_first();
+        }
+        while lane.held.first_key_value().is_some_and(|(number, _)| *number < base) {
+            let waiting = lane.held.pop_first().map(|(_, event)| event.waiting);
+            let refuse = |waiting| QueueOutput::Refused { waiting, failure: done_with() };
+            self.outputs.extend(waiting.map(refuse));
+        }
     }
 
     /// Lets somebody wait for an event that was taken in before, if it is known.
@@ -106,4 +128,10 @@ impl Queue {
         self.lanes.remove(&oldest);
         true
     }
+}
+
+/// What a frame hears whose publisher waits for it no more.
+fn done_with() -> DeliveryFailure {
+    let detail = "its publisher has had an outcome of the event, or has given it up";
+    DeliveryFailure::indeterminate(IndeterminateKind::LostAfterHandOver, detail)
 }

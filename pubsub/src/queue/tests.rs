@@ -113,6 +113,34 @@ fn an_early_number_waits_for_those_before_it_but_not_for_ever() {
 }
 
 #[test]
+fn a_late_frame_of_an_event_that_its_publisher_has_done_with_is_not_taken_in() {
+    let mut queue = queue();
+    let (a, ..) = queue.attach("a", true, None);
+    queue.publish(NOW, event(1, 1));
+    queue.take_ready(NOW);
+    queue.report(NOW, a, ran(1));
+    // Its outcome was heard: it is not remembered any more.
+    assert_eq!(queue.publish(NOW, event(2, 2)), Published::Queued(2));
+    let Published::Refused(failure) = queue.publish(NOW, event(1, 1)) else {
+        panic!("it runs again")
+    };
+    assert_eq!(failure.rejected_kind(), None, "it may have run");
+    assert_eq!(queue.next_position(), 3);
+}
+
+#[test]
+fn a_held_event_that_its_publisher_gives_up_is_not_taken_in() {
+    let mut queue = queue();
+    queue.attach("a", true, None);
+    queue.publish(NOW, event(1, 1));
+    assert_eq!(queue.publish(NOW, event(3, 1)), Published::Held);
+    assert_eq!(queue.publish(NOW, event(4, 4)), Published::Queued(2));
+    let Some(QueueOutput::Refused { waiting: 3, .. }) = queue.poll_output() else {
+        panic!("3 waits for ever, or runs")
+    };
+}
+
+#[test]
 fn a_consumer_has_one_batch_at_a_time_of_a_bounded_size() {
     let mut queue = queue();
     let (a, ..) = queue.attach("a", true, None);
