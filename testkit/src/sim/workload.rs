@@ -579,9 +579,7 @@ fn begin(node: &Node, memory: &Rc<Memory>, source: Source, random: &mut fastrand
             let call = move |id: DeliveryId| handle.grain::<HashedCounter>(key).count(id.0);
             node.spawn(settle(source, target, None, call));
         }
-        // Known to fail with two silos (seed 4: an attempt of one event runs twice): until that is
-        // mended, the load of such a cluster publishes nothing.
-        380..=429 if node.silo_count() > 2 => streams::publish(node, source, random),
+        380..=429 => streams::publish(node, source, random),
         430..=529 => {
             let target = address(RandomCounter::TYPE, key);
             let call = move |id: DeliveryId| handle.grain::<RandomCounter>(key).count(id.0);
