@@ -13,6 +13,8 @@
 #[path = "support/silos.rs"]
 #[expect(dead_code, reason = "the other bench uses all of it")]
 mod silos;
+#[path = "support/sink.rs"]
+mod sink;
 #[expect(dead_code, reason = "the other bench uses all of it")]
 mod support;
 
@@ -29,6 +31,7 @@ use siloring::prelude::*;
 use siloring_testkit::postgres::{PrivatePostgres, find_server};
 
 use self::silos::{Payload, run_on, start_pinned};
+use self::sink::Sink;
 use self::support::{Bench, Budget, Options, Row, Sample};
 
 const RATE: &str = "subscriptions a second, 1 000 hubs at once";
@@ -43,18 +46,6 @@ const SHARED_BY: usize = 10;
 const SINGLES: u32 = 200;
 /// Streams that lie idle.
 const STREAMS: usize = 20_000;
-
-/// Takes events.
-#[derive(Grain, Default)]
-#[grain(type = "bench.sink")]
-struct Sink {}
-
-#[grain_methods]
-impl Sink {
-    /// Nothing.
-    #[on_event]
-    async fn take(&mut self, _event: &Archived<Payload>) {}
-}
 
 fn main() -> anyhow::Result<ExitCode> {
     let server = find_server().map(|server| PrivatePostgres::start(&server)).transpose()?;

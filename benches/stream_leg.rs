@@ -8,6 +8,8 @@
 
 #[path = "support/silos.rs"]
 mod silos;
+#[path = "support/sink.rs"]
+mod sink;
 #[expect(dead_code, reason = "the other bench uses all of it")]
 mod support;
 
@@ -25,6 +27,7 @@ use siloring::{Liveness, Stream};
 use self::silos::{
     Cluster, Echo, EchoRef as _, KEY, Payload, begin_on, call_times, rest, run_on, start_pinned,
 };
+use self::sink::{Sink, SinkRef as _};
 use self::support::{Bench, Budget, Effort, Options, Row, Sample, histogram, nanoseconds};
 
 const LEG: &str = "publish to handled, one in flight";
@@ -40,23 +43,6 @@ const IN_FLIGHT: usize = 1024;
 const CONSUMERS: usize = 1_000;
 /// Publishes of which the store's requests are counted.
 const COUNTED: u64 = 100_000;
-
-/// Takes events.
-#[derive(Grain, Default)]
-#[grain(type = "bench.sink")]
-struct Sink {}
-
-#[grain_methods]
-impl Sink {
-    /// The event, read in place.
-    #[on_event]
-    async fn take(&mut self, event: &Archived<Payload>) {
-        black_box(event);
-    }
-
-    /// Nothing, but that it is activated.
-    async fn wake(&self) {}
-}
 
 /// Two silos: the publisher's and the consumer's.
 struct Pair {

@@ -295,4 +295,6 @@ fn land(owner: &Rc<Owner>, landed: Landed) {
         }
         owner.queue.borrow_mut().report(Here::now(), key, report);
     }
+    // Before anything can take away a consumer that a dead letter names.
+    owner.carry_out();
 }

@@ -66,6 +66,9 @@ pub(crate) struct Member {
 #[derive(Debug, Default)]
 pub(crate) struct Members {
     pub(crate) by_key: BTreeMap<String, Member>,
+    /// How many of them are hubs, and how many have a filter: asked for at each publish.
+    owned_count: usize,
+    filtered_count: usize,
     pub(crate) keys: BTreeMap<ConsumerKey, String>,
     /// Rows of silos that are gone: what a new subscription of the key replaces.
     dead: BTreeMap<String, SetVersion>,
@@ -82,8 +85,22 @@ pub(crate) struct Members {
 impl Members {
     pub(crate) fn set(&self) -> Set {
         let live = u32::try_from(self.by_key.len()).expect("bounded by SUBSCRIPTIONS_MAX");
-        let has_owned = self.by_key.values().any(|member| member.row.owner.is_some());
-        Set { version: self.version, live, has_owned }
+        Set { version: self.version, live, has_owned: self.owned_count > 0 }
+    }
+
+    fn add(&mut self, member: Member) {
+        self.owned_count += usize::from(member.row.owner.is_some());
+        self.filtered_count += usize::from(!member.row.filter.is_empty());
+        self.keys.insert(member.consumer, member.row.key.clone());
+        self.by_key.insert(member.row.key.clone(), member);
+    }
+
+    fn take(&mut self, key: &str) -> Option<Member> {
+        let member = self.by_key.remove(key)?;
+        self.owned_count -= usize::from(member.row.owner.is_some());
+        self.filtered_count -= usize::from(!member.row.filter.is_empty());
+        self.keys.remove(&member.consumer);
+        Some(member)
     }
 
     /// A silo wants to hear of changes from now on; it knows this version.
@@ -102,6 +119,9 @@ impl Members {
         schema: Schema,
         body: &Body,
     ) -> Vec<ConsumerKey> {
+        if self.filtered_count == 0 {
+            return Vec::new();
+        }
         let filtered = self.by_key.values().filter(|member| !member.row.filter.is_empty());
         let not = filtered.filter(|member| !streams.wants(&member.row.filter, schema, body));
         not.map(|member| member.consumer).collect()
@@ -134,7 +154,6 @@ fn unavailable(error: &StoreError) -> DeliveryFailure {
 impl Owner {
     /// Asks the store.
     #[cfg(not(feature = "planted"))]
-    #[expect(clippy::unused_self, reason = "the planted form looks at the owner")]
     async fn ask(&self, request: StoreRequest) -> StoreResult {
         Here::ask(request).await
     }
@@ -213,30 +232,25 @@ impl Owner {
     ) -> (u64, u64) {
         let mut members = self.members.borrow_mut();
         let mut queue = self.queue.borrow_mut();
-        if from.is_none()
-            && let Some(known) = members.by_key.get_mut(&row.key)
-        {
-            known.row = row;
-            return (queue.next_position(), 0);
-        }
-        if let Some(before) = members.by_key.remove(&row.key) {
+        if let Some(before) = members.take(&row.key) {
+            // A hub's place is no grain's: what their failures mean differs.
+            if from.is_none() && before.row.owner.is_some() == row.owner.is_some() {
+                members.add(Member { row, ..before });
+                return (queue.next_position(), 0);
+            }
             let detail = "the consumer began anew elsewhere in the stream";
             let failure = DeliveryFailure::rejected(RejectedKind::NoSubscriber, detail);
             queue.detach(before.consumer, &failure);
-            members.keys.remove(&before.consumer);
         }
         let (consumer, position, missed) = queue.attach(&row.key, row.owner.is_some(), from);
-        members.keys.insert(consumer, row.key.clone());
         members.dead.remove(&row.key);
-        let member = Member { is_implicit, consumer, is_slow: false, row };
-        members.by_key.insert(member.row.key.clone(), member);
+        members.add(Member { is_implicit, consumer, is_slow: false, row });
         (position, missed)
     }
 
     fn remove(&self, key: &str, why: &str) {
         let mut members = self.members.borrow_mut();
-        let Some(member) = members.by_key.remove(key) else { return };
-        members.keys.remove(&member.consumer);
+        let Some(member) = members.take(key) else { return };
         let view = Here::view().number();
         let failure = DeliveryFailure::rejected_in(RejectedKind::NoSubscriber, view, why);
         self.queue.borrow_mut().detach(member.consumer, &failure);

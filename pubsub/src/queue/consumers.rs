@@ -46,6 +46,8 @@ pub(super) struct Consumer {
 impl Queue {
     /// Hands out what consumers are ready for.
     pub(crate) fn take_ready(&mut self, now: Moment) -> Vec<(ConsumerKey, Batch)> {
+        // Once for all the reports of a frame.
+        self.forget_closed();
         let next = self.next_position();
         let mut ready = Vec::new();
         let is_held = is_planted!(self, RefusalBlocksAll)
@@ -101,7 +103,6 @@ impl Queue {
                 self.failed(now, key, &failure);
             }
         }
-        self.forget_closed();
     }
 
     /// Whether an attempt that ended so is one: it may have run.
