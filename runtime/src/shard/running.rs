@@ -41,16 +41,22 @@ impl RunningTurns {
         }
     }
 
+    #[inline]
     pub(super) fn push(&mut self, turn: RunningTurn) {
         self.exclusive_count += usize::from(turn.access == Access::Exclusive);
         if let Some(places) = &mut self.places {
             places.insert(turn.task, self.turns.len());
         }
         self.turns.push(turn);
-        if self.places.is_none() && self.turns.len() > FEW {
-            let places = self.turns.iter().enumerate().map(|(at, turn)| (turn.task, at));
-            self.places = Some(Box::new(places.collect()));
+        if self.turns.len() > FEW && self.places.is_none() {
+            self.index();
         }
+    }
+
+    #[cold]
+    fn index(&mut self) {
+        let places = self.turns.iter().enumerate().map(|(at, turn)| (turn.task, at));
+        self.places = Some(Box::new(places.collect()));
     }
 
     #[inline]
@@ -66,20 +72,27 @@ impl RunningTurns {
         self.place(task).map(|at| &self.turns[at])
     }
 
+    #[inline]
     pub(super) fn remove(&mut self, task: TaskKey) -> Option<RunningTurn> {
         let at = self.place(task)?;
         let turn = self.turns.swap_remove(at);
         self.exclusive_count -= usize::from(turn.access == Access::Exclusive);
-        if let Some(places) = &mut self.places {
-            places.remove(&task);
-            if let Some(moved) = self.turns.get(at) {
-                places.insert(moved.task, at);
-            }
+        if self.places.is_some() {
+            self.index_removed(task, at);
+        }
+        Some(turn)
+    }
+
+    #[cold]
+    fn index_removed(&mut self, task: TaskKey, at: usize) {
+        let Some(places) = &mut self.places else { return };
+        places.remove(&task);
+        if let Some(moved) = self.turns.get(at) {
+            places.insert(moved.task, at);
         }
         if self.turns.is_empty() {
             self.places = None;
         }
-        Some(turn)
     }
 
     /// All of them, in no order that means anything.

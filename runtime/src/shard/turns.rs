@@ -366,10 +366,11 @@ impl<L: Links> Shard<L> {
             return self.try_deactivate(key);
         }
         if activation.queue.is_empty() {
-            let is_idle = activation.is_idle();
-            let host = activation.host;
-            if is_idle && self.leaving.is_draining() && !self.is_of_shard(host) {
-                self.deactivate(key);
+            if self.leaving.is_draining() && activation.is_idle() {
+                let host = activation.host;
+                if !self.is_of_shard(host) {
+                    self.deactivate(key);
+                }
             }
             return;
         }
