@@ -76,7 +76,7 @@ fn a_link_that_is_up_at_the_connect_is_found() {
 /// 8. The heartbeat waits in the data's queue.
 #[test]
 fn a_heartbeat_behind_the_data_is_found() {
-    found("heartbeat-in-data-queue");
+    found_as("heartbeat-in-data-queue", "nobody dies of nothing");
 }
 
 /// I6. A range stays with its owner although a newer view gives it to another.

@@ -54,12 +54,15 @@ pub struct Options {
     pub safety: Duration,
     /// Deliveries that the built-in load begins in each second, over the whole cluster.
     pub load_per_second: u32,
+    /// Bytes that a connection holds in one direction before its writer has to wait.
+    pub pipe_bytes: u32,
     /// A planted defect or a scenario's variant, by name.
     pub defect: Option<String>,
 }
 
 impl Options {
-    /// The usual run under `seed`: three silos of two shards, ten minutes.
+    /// The usual run under `seed`: three silos of two shards, ten minutes. Every fourth seed has
+    /// pipes that a few frames fill, so that what waits behind them is seen.
     pub const fn new(seed: u64) -> Self {
         Self {
             seed,
@@ -68,6 +71,7 @@ impl Options {
             hosts: Hosts::Apart,
             safety: Duration::from_mins(10),
             load_per_second: 24,
+            pipe_bytes: if seed % 4 == 3 { 1024 } else { 256 * 1024 },
             defect: None,
         }
     }
@@ -81,6 +85,7 @@ impl fmt::Display for Options {
         writeln!(out, "hosts {}", self.hosts)?;
         writeln!(out, "safety {}", Span(self.safety))?;
         writeln!(out, "load {}", self.load_per_second)?;
+        writeln!(out, "pipe {}", self.pipe_bytes)?;
         match &self.defect {
             Some(defect) => writeln!(out, "defect {defect}"),
             None => Ok(()),
@@ -323,8 +328,9 @@ fn parse_option(options: &mut Options, name: &str, value: &str) -> Result<(), &'
         "hosts" => options.hosts = parse_hosts(value)?,
         "safety" => options.safety = parse_span(value)?,
         "load" => options.load_per_second = value.parse().or(Err("a load is a whole number"))?,
+        "pipe" => options.pipe_bytes = value.parse().or(Err("a pipe is a whole number"))?,
         "defect" => options.defect = Some(value.to_owned()),
-        _ => return Err("options are seed, silos, shards, hosts, safety, load, defect"),
+        _ => return Err("options are seed, silos, shards, hosts, safety, load, pipe, defect"),
     }
     Ok(())
 }

@@ -74,6 +74,7 @@ impl ClusterBuilder {
     #[must_use]
     pub fn plan(mut self, plan: Plan) -> Self {
         self.world.seed = plan.options.seed;
+        self.world.network.pipe_bytes_max = plan.options.pipe_bytes as usize;
         self.plan = plan;
         self
     }
