@@ -184,7 +184,7 @@ pub const MAIL_PER_LOOP_MAX: usize = 1024;
 pub const HOT_LINKS_MAX: usize = 4;
 /// An accepted link is not read while so many bytes of replies wait to be written to it.
 pub const LINK_READ_PAUSE_BYTES: usize = 4 * 1024 * 1024;
-/// Store requests that one thread has open: beyond it they are `Unavailable` at once.
+/// Store requests that one thread has open: beyond it they are `NotSent` at once.
 pub const STORE_OPEN_MAX: usize = 4 * 1024;
 /// What is left to be written to links when a shard stops may take this long.
 pub const LINK_LINGER_MAX: Duration = Duration::from_secs(1);
@@ -346,6 +346,8 @@ pub const SUBSCRIPTIONS_MAX: usize = 64 * 1024;
 pub const STREAM_WATCHERS_MAX: usize = SILOS_MAX;
 /// Writes of a subscription, or of a dead letter, that are tried while others change it.
 pub const REGISTRY_TRIES_MAX: u32 = 5;
+/// Between two readings of the registry that are to tell what became of a write.
+pub const REGISTRY_READ_AGAIN: Duration = Duration::from_millis(250);
 /// Streams that one shard's part of the subscriber check holds, unless it is told otherwise: a
 /// megabyte.
 pub const CHECK_ENTRIES: usize = 16 * 1024;

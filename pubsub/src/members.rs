@@ -13,15 +13,16 @@ use siloring_core::event::Event;
 use siloring_core::hash::stable_u64;
 use siloring_core::ids::{ActivationNumber, Generation, MethodId, ShardIndex, ViewNumber};
 use siloring_core::limits::{
-    REGISTRY_TRIES_MAX, STREAM_WATCHERS_MAX, SUBSCRIPTION_FILTER_BYTES_MAX,
+    REGISTRY_READ_AGAIN, REGISTRY_TRIES_MAX, STREAM_WATCHERS_MAX, SUBSCRIPTION_FILTER_BYTES_MAX,
     SUBSCRIPTION_KEY_BYTES_MAX, SUBSCRIPTIONS_MAX,
 };
-use siloring_core::outcome::{DeliveryFailure, RejectedKind};
+use siloring_core::outcome::{DeliveryFailure, IndeterminateKind, RejectedKind};
 use siloring_core::ports::registry::{DeadLetter, SetVersion, Subscription};
 #[cfg(not(feature = "planted"))]
 use siloring_core::ports::store::StoreResult;
 use siloring_core::ports::store::{StoreAnswer, StoreError, StoreRequest};
 use siloring_core::schema::{Layout, Schema, mix};
+use siloring_core::time::Moment;
 use siloring_core::view::View;
 use siloring_runtime::ctx::{Ctx, Sleep};
 use siloring_runtime::grain::ShardKey;
@@ -279,6 +280,7 @@ impl Owner {
     pub(crate) async fn subscribe(
         &self,
         wanted: Subscribe,
+        until: Moment,
     ) -> Result<Result<Subscribed, Refusal>, DeliveryFailure> {
         self.judge();
         let Ok(consumer) = Address::parse(&wanted.consumer) else {
@@ -312,10 +314,12 @@ impl Owner {
                     continue;
                 }
                 Err(_) if is_planted!(self.streams, WriteAssumed) => row.version,
-                Err(StoreError::Unavailable { detail }) => match self.find(&row).await? {
-                    Some(version) => version,
-                    None => return Err(unavailable(&StoreError::Unavailable { detail })),
-                },
+                Err(error @ StoreError::Unavailable { .. }) => {
+                    match self.find(&row.key, until).await?.0 {
+                        Some(known) if known.operation == row.operation => known.version,
+                        Some(_) | None => return Err(unavailable(&error)),
+                    }
+                }
                 Err(error) => return Err(unavailable(&error)),
             };
             let row = Subscription { version, ..row };
@@ -386,16 +390,36 @@ impl Owner {
         Subscribed { version: version.0, from, missed }
     }
 
-    /// After a write without an answer: whether the registry has it.
-    async fn find(&self, row: &Subscription) -> Result<Option<SetVersion>, DeliveryFailure> {
-        let (rows, _) = self.read().await?;
-        let mine = rows.iter().find(|known| known.key == row.key);
-        Ok(mine.filter(|known| known.operation == row.operation).map(|known| known.version))
+    /// After a write without an answer: what the registry has under the key, and its version. Until
+    /// that can be read, nobody knows whether the write was made.
+    async fn find(
+        &self,
+        key: &str,
+        until: Moment,
+    ) -> Result<(Option<Subscription>, SetVersion), DeliveryFailure> {
+        loop {
+            match self.read().await {
+                Ok((rows, version)) => {
+                    return Ok((rows.into_iter().find(|known| known.key == key), version));
+                }
+                Err(_) if Here::now() + REGISTRY_READ_AGAIN < until => {
+                    Sleep::new(REGISTRY_READ_AGAIN).await;
+                }
+                Err(failure) => {
+                    let detail = format!("what became of a write is unknown: {failure}");
+                    return Err(DeliveryFailure::indeterminate(
+                        IndeterminateKind::TimedOut,
+                        detail,
+                    ));
+                }
+            }
+        }
     }
 
     pub(crate) async fn unsubscribe(
         &self,
         wanted: &Unsubscribe,
+        until: Moment,
     ) -> Result<Result<(), Refusal>, DeliveryFailure> {
         #[cfg(feature = "planted")]
         let wanted = &self.planted_removal(wanted).await;
@@ -417,6 +441,17 @@ impl Owner {
                 // Gone already is what was asked for.
                 let is_there = members.by_key.contains_key(&wanted.key);
                 Ok(if is_there { Err(Refusal::Superseded) } else { Ok(()) })
+            }
+            Err(error @ StoreError::Unavailable { .. }) => {
+                let (there, newest) = self.find(&wanted.key, until).await?;
+                match there {
+                    Some(row) if row.version.0 == wanted.version => Err(unavailable(&error)),
+                    Some(_) => Ok(Err(Refusal::Superseded)),
+                    None => {
+                        self.removed(&wanted.key, SetVersion(wanted.version), newest);
+                        Ok(Ok(()))
+                    }
+                }
             }
             Err(error) => Err(unavailable(&error)),
         }

@@ -106,12 +106,13 @@ impl Grain for StreamOwner {
         if !is_planted!(owner.streams, UnreadMeansNone) {
             ready?;
         }
+        let until = Here::now() + turn.ctx().remaining();
         match method {
             PUBLISH => owner.publish(&turn).await,
             SUBSCRIBE => {
                 let arguments = turn.owned::<Subscribe>(turn.arguments::<Subscribe>()?)?;
                 // Apart, as all turns have room for the largest of these futures.
-                let result = Box::pin(owner.subscribe(arguments)).await?;
+                let result = Box::pin(owner.subscribe(arguments, until)).await?;
                 #[cfg(feature = "planted")]
                 if is_planted!(owner.streams, CursorAfterAnswer) {
                     owner.attach_late();
@@ -122,7 +123,7 @@ impl Grain for StreamOwner {
             }
             UNSUBSCRIBE => {
                 let arguments = turn.owned::<Unsubscribe>(turn.arguments::<Unsubscribe>()?)?;
-                let result = Box::pin(owner.unsubscribe(&arguments)).await?;
+                let result = Box::pin(owner.unsubscribe(&arguments, until)).await?;
                 owner.after(turn.ctx());
                 turn.reply(&result)
             }

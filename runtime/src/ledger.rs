@@ -64,6 +64,8 @@ pub struct OpenDelivery {
     pub request: CallRequest,
     /// Its outcome comes at the latest one tick after this.
     pub deadline: Moment,
+    /// When its present try began.
+    pub tried: Moment,
     /// Its entry in the wheel while it waits to be tried again.
     pub retry_timer: Option<TimerKey>,
     /// Who hears the outcome.
@@ -92,6 +94,7 @@ impl OpenDelivery {
             sequence: 0,
             request,
             deadline: Moment::NEVER,
+            tried: Moment::ZERO,
             retry_timer: None,
             waiter: Waiter::Nobody,
             sender: Sender::Program,

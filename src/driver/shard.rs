@@ -552,7 +552,7 @@ impl<N: Node> Pump<N> {
             (self.store)(ticket, request, self.letterbox.stored_sender.clone());
         } else {
             let detail = format!("this shard has {STORE_OPEN_MAX} requests open");
-            self.node.stored(now, ticket, Err(StoreError::Unavailable { detail }));
+            self.node.stored(now, ticket, Err(StoreError::NotSent { detail }));
         }
     }
 

@@ -32,7 +32,7 @@ use siloring_core::limits::{
 use siloring_core::ports::store::{Store, StoreError, StoreRequest, StoreResult};
 use siloring_core::{ClusterId, Moment};
 
-use crate::judge::{all, unavailable};
+use crate::judge::{all, not_sent, unavailable};
 use crate::lanes::{Lane, Lanes, Output, WorkerId, request_bytes};
 use crate::memory::MemoryStore;
 use crate::open::{OpenError, open_parsed};
@@ -138,7 +138,7 @@ impl StoreClient {
     /// Submits a request; never blocks.
     ///
     /// `on_answer` is called exactly once: on this thread, before this returns, with
-    /// [`StoreError::Unavailable`] when too much is in or the threads have ended, else on the
+    /// [`StoreError::NotSent`] when too much is in or the threads have ended, else on the
     /// `siloring-store` thread. It must neither block nor panic.
     pub fn submit(
         &self,
@@ -151,12 +151,10 @@ impl StoreClient {
         let count = self.inbox.open_count.fetch_add(1, Ordering::SeqCst);
         let open_bytes = self.inbox.open_bytes.fetch_add(bytes, Ordering::SeqCst);
         if count >= STORE_QUEUE_MAX || open_bytes.saturating_add(bytes) > STORE_QUEUE_BYTES_MAX {
-            return ticket.answer(Err(unavailable(
-                "too many requests wait for the store; nothing was changed",
-            )));
+            return ticket.answer(Err(not_sent("too many requests wait for the store")));
         }
         if let Err((ticket, _)) = self.inbox.queue.push((ticket, request)) {
-            return ticket.answer(Err(unavailable("the store's queue is full")));
+            return ticket.answer(Err(not_sent("the store's queue is full")));
         }
         self.inbox.unparker.unpark();
         // Closed in between: the threads may have looked for the last time before the push.

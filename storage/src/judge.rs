@@ -26,6 +26,16 @@ pub(crate) fn unavailable(detail: impl Into<String>) -> StoreError {
     StoreError::Unavailable { detail: detail.into() }
 }
 
+/// A request that did not come to the store, with what stood in its way.
+pub(crate) fn not_sent(detail: impl Into<String>) -> StoreError {
+    StoreError::NotSent { detail: detail.into() }
+}
+
+/// Whether it says something of the store rather than of the request.
+pub(crate) const fn is_outage(error: &StoreError) -> bool {
+    matches!(error, StoreError::NotSent { .. } | StoreError::Unavailable { .. })
+}
+
 /// As many `error`s as there are requests.
 pub(crate) fn all(error: &StoreError, count: usize) -> Vec<StoreResult> {
     (0..count).map(|_| Err(error.clone())).collect()

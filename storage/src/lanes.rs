@@ -21,7 +21,7 @@ use siloring_core::limits::{
 };
 use siloring_core::ports::store::{StoreError, StoreRequest, StoreResult};
 
-use crate::judge::unavailable;
+use crate::judge::{not_sent, unavailable};
 
 /// Which of the store's threads does it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -175,7 +175,7 @@ impl<T> Lanes<T> {
         };
         state.worker = Worker::Idle(worker);
         assert_eq!(group.len(), results.len(), "a result for each request of the group");
-        let failure = results.iter().find_map(unavailable_detail);
+        let failure = results.iter().find_map(outage_detail);
         for (flying, result) in group.into_iter().zip(results) {
             if let Some(ticket) = flying.ticket {
                 self.outputs.push_back(Output::Answer { ticket, result });
@@ -230,7 +230,7 @@ impl<T> Lanes<T> {
             let waiting = core::mem::take(&mut state.waiting);
             let worker = core::mem::replace(&mut state.worker, Worker::None);
             for waiting in waiting {
-                let result = Err(unavailable(detail));
+                let result = Err(not_sent(detail));
                 self.outputs.push_back(Output::Answer { ticket: waiting.ticket, result });
             }
             match worker {
@@ -286,17 +286,16 @@ impl<T> Lanes<T> {
         while state.waiting.front().is_some_and(|waiting| waiting.expires <= now) {
             expired.extend(state.waiting.pop_front().map(|waiting| waiting.ticket));
         }
-        let unsent = "it did not come to the request in time; nothing was changed";
-        let sent = "no answer in time; whether the change was made is unknown";
+        let unsent = not_sent("it did not come to the request in time");
+        let sent = unavailable("no answer in time; whether the change was made is unknown");
         let mut unanswered = Vec::new();
         if let Worker::Busy { group, .. } = &mut state.worker {
             let overdue = group.iter_mut().filter(|flying| flying.expires <= now);
             unanswered.extend(overdue.filter_map(|flying| flying.ticket.take()));
         }
-        let expired = expired.into_iter().map(|ticket| (ticket, unsent));
-        for (ticket, detail) in expired.chain(unanswered.into_iter().map(|ticket| (ticket, sent))) {
-            let result = Err(unavailable(detail));
-            self.outputs.push_back(Output::Answer { ticket, result });
+        let expired = expired.into_iter().map(|ticket| (ticket, unsent.clone()));
+        for (ticket, error) in expired.chain(unanswered.into_iter().map(|t| (t, sent.clone()))) {
+            self.outputs.push_back(Output::Answer { ticket, result: Err(error) });
         }
     }
 
@@ -426,8 +425,13 @@ pub(crate) fn request_bytes(request: &StoreRequest) -> usize {
     }
 }
 
-fn unavailable_detail(result: &StoreResult) -> Option<String> {
-    if let Err(StoreError::Unavailable { detail }) = result { Some(detail.clone()) } else { None }
+fn outage_detail(result: &StoreResult) -> Option<String> {
+    match result {
+        Err(StoreError::NotSent { detail } | StoreError::Unavailable { detail }) => {
+            Some(detail.clone())
+        }
+        Ok(_) | Err(_) => None,
+    }
 }
 
 #[cfg(test)]

@@ -103,7 +103,7 @@ impl From<OpenError> for StoreError {
         let detail = error.to_string();
         match error {
             OpenError::NotMigrated { url, missing } => Self::NotMigrated { missing, url },
-            OpenError::Unreachable { .. } => Self::Unavailable { detail },
+            OpenError::Unreachable { .. } => Self::NotSent { detail },
             OpenError::Url(_)
             | OpenError::SchemaDiffers { .. }
             | OpenError::AsyncCommit { .. }

@@ -19,7 +19,7 @@ use siloring_core::ports::store::{
 };
 use siloring_core::{ActivationNumber, ClusterId, Generation, SiloRow, ViewNumber};
 
-use crate::judge::{all, check_request, judge_row, refused, unavailable};
+use crate::judge::{all, check_request, is_outage, judge_row, refused, unavailable};
 use crate::open::OpenError;
 use crate::rows::{self, SiloColumns, StateColumns, column, number};
 use crate::url::{Commit, SqliteUrl};
@@ -82,7 +82,7 @@ impl SqliteStore {
         let result = run_all(connection, cluster.as_str(), requests);
         result.map_err(|error| {
             let error = store_error(&error, &url);
-            if matches!(error, StoreError::Unavailable { .. }) {
+            if is_outage(&error) {
                 self.connection = None;
             }
             error
@@ -104,7 +104,7 @@ impl Store for SqliteStore {
     fn execute_group(&mut self, requests: &[StoreRequest]) -> Vec<StoreResult> {
         match self.transact(requests) {
             Ok(results) => results,
-            Err(error @ StoreError::Unavailable { .. }) => all(&error, requests.len()),
+            Err(error) if is_outage(&error) => all(&error, requests.len()),
             // One of them broke the transaction: it is undone, so each is tried by itself.
             Err(_) => requests.iter().map(|request| self.execute(request)).collect(),
         }

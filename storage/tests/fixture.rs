@@ -220,6 +220,11 @@ pub(crate) fn is_refused(result: &StoreResult) -> bool {
     matches!(result, Err(StoreError::Refused { .. }))
 }
 
+/// Whether the store was away, before the request came to it or after.
 pub(crate) fn is_unavailable(result: &StoreResult) -> bool {
-    matches!(result, Err(StoreError::Unavailable { .. }))
+    is_not_sent(result) || matches!(result, Err(StoreError::Unavailable { .. }))
+}
+
+pub(crate) fn is_not_sent(result: &StoreResult) -> bool {
+    matches!(result, Err(StoreError::NotSent { .. }))
 }

@@ -11,8 +11,8 @@ use siloring_core::{Generation, SiloStatus};
 use siloring_storage::{Opener, StoreThreads};
 
 use crate::fixture::{
-    cluster, fence, is_refused, is_unavailable, load, record, row, sqlite, state, write, write_row,
-    written,
+    cluster, fence, is_not_sent, is_refused, is_unavailable, load, record, row, sqlite, state,
+    write, write_row, written,
 };
 
 /// A store that blocks in each group until it is let go, and counts what it is asked.
@@ -99,7 +99,7 @@ fn a_full_queue_refuses_at_once_and_accepted_requests_are_still_answered() {
     }
     let (refused, at_once) = channel();
     client.submit(beat(0), move |result| refused.send(result).unwrap());
-    assert!(is_unavailable(&at_once.try_recv().expect("before submit returns")));
+    assert!(is_not_sent(&at_once.try_recv().expect("before submit returns")));
     drop((go, sender));
     let results: Vec<_> = receiver.iter().collect();
     assert_eq!(results.len(), STORE_QUEUE_MAX);

@@ -238,6 +238,13 @@ pub enum StoreError {
     /// A Dead row was to be changed. Nothing was changed; the writer is a zombie or broken.
     #[error("a Dead incarnation never returns")]
     DeadStaysDead,
+    /// The request did not come to the store: it cannot be reached, or too much waits for it.
+    /// Nothing was changed.
+    #[error("the store was not reached: {detail}")]
+    NotSent {
+        /// What stood in the way, for people.
+        detail: String,
+    },
     /// The store did not answer, or not in time. Whether the change was made is unknown: read again
     /// before writing.
     #[error("the store is unavailable: {detail}")]

@@ -301,7 +301,9 @@ impl Desk {
         out: &mut VecDeque<ControlOutput>,
     ) -> Settled {
         match error {
-            StoreError::Unavailable { detail } => self.unknown(now, flight, detail, rng, out),
+            StoreError::NotSent { detail } | StoreError::Unavailable { detail } => {
+                self.unknown(now, flight, detail, rng, out)
+            }
             StoreError::Conflict | StoreError::DeadStaysDead | StoreError::Fenced => {
                 self.conflicts = self.conflicts.saturating_add(1);
                 let most = Duration::from_millis(1 << self.conflicts.min(6));

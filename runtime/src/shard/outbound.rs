@@ -48,6 +48,7 @@ impl<L: Links> Shard<L> {
             return self.tell(None, parcel, Err(failure));
         }
         parcel.deadline = self.now + span;
+        parcel.tried = self.now;
         if let Some((activation, _)) = owner {
             parcel.sender = Sender::Begun;
             parcel.owner = Some(activation);

@@ -168,7 +168,8 @@ impl<L: Links> Shard<L> {
         let Some(open) = self.ledger.get_mut(id) else { return };
         let tries = u32::from(open.attempts).max(1);
         let wait = backoff(tries, &mut self.entropy);
-        if tries >= ROUTER_ATTEMPTS_MAX || self.now + wait >= open.deadline {
+        let again = self.now + wait + time_of_next_try(open, &failure, self.now);
+        if tries >= ROUTER_ATTEMPTS_MAX || again >= open.deadline {
             return self.finish(id, Err(failure));
         }
         open.stage = Stage::Backoff;
@@ -203,6 +204,7 @@ impl<L: Links> Shard<L> {
         let Some(open) = self.ledger.get_mut(id) else { return };
         assert_eq!(open.stage, Stage::Backoff, "only what waits is tried again");
         open.stage = Stage::Locating;
+        open.tried = self.now;
         // The bound is one try's: what moved during earlier ones says nothing about the next.
         open.forwards = 0;
         if let Some(timer) = open.retry_timer.take() {
@@ -355,6 +357,17 @@ impl<L: Links> Shard<L> {
             let (target, failure) = (target.clone(), failure.clone());
             self.emit(Event::DeliveriesFailed { target, failure, suppressed_count });
         }
+    }
+}
+
+/// What another try takes for certain. That the registry is away is waited out at the target, so
+/// the next try takes as long as the last: one that would not end by the deadline would turn a
+/// certain refusal into one that timed out.
+fn time_of_next_try(open: &OpenDelivery, failure: &DeliveryFailure, now: Moment) -> Duration {
+    if failure.rejected_kind() == Some(RejectedKind::RegistryUnavailable) {
+        now.since(open.tried)
+    } else {
+        Duration::ZERO
     }
 }
 

@@ -66,6 +66,8 @@ const FAIL: MethodSpec = method("fail");
 const SLOW_ADD: MethodSpec = shared("slow_add");
 /// Adds, and fails after a while; turns may interleave.
 const SLOW_FAIL: MethodSpec = shared("slow_fail");
+/// Waits, and says that the registry is away.
+const WAIT_FOR_REGISTRY: MethodSpec = method("wait_for_registry");
 /// One future of the turn and one of the shard, which call later.
 const SPAWN_BOTH: MethodSpec = method("spawn_both");
 /// A future that panics when it is dropped.
@@ -96,6 +98,7 @@ impl Grain for Counter {
         FAIL,
         SLOW_ADD,
         SLOW_FAIL,
+        WAIT_FOR_REGISTRY,
         SPAWN_BOTH,
         SPAWN_BROKEN,
         STOP,
@@ -134,6 +137,10 @@ impl Grain for Counter {
             Sleep::new(PERIOD * 100).await;
         } else if id == ADD.id {
             turn.exclusive().calls += 1;
+        } else if id == WAIT_FOR_REGISTRY.id {
+            turn.exclusive().calls += 1;
+            Sleep::new(PERIOD * 4).await;
+            return Err(DeliveryFailure::rejected(RejectedKind::RegistryUnavailable, "away"));
         } else if once::METHODS.contains(&id) {
             return once::run(&turn).await;
         } else if id == SPAWN_BROKEN.id {
@@ -347,6 +354,23 @@ impl World {
     fn count(&self, name: &str) -> usize {
         self.events.iter().filter(|event| event.name() == name).count()
     }
+}
+
+#[test]
+fn what_waited_for_the_registry_is_not_sent_again_when_the_deadline_would_cut_it_off() {
+    let mut world = World::serving();
+    let outcomes = Outcomes::default();
+    let into = Arc::clone(&outcomes);
+    let counter = world.handle.grain::<Counter>("one");
+    world.spawn(move || async move {
+        let outcome = call(&counter, &WAIT_FOR_REGISTRY).deadline(PERIOD * 13).await;
+        into.lock().unwrap().push(outcome);
+    });
+    world.pass(PERIOD * 14);
+    let outcome = outcomes.lock().unwrap().pop().expect("the call has ended");
+    let Err(CallError::Delivery(failure)) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(failure.rejected_kind(), Some(RejectedKind::RegistryUnavailable), "{failure}");
+    assert_eq!(world.call(&ADD), 3, "two tries, and this call");
 }
 
 #[test]

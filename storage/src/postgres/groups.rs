@@ -7,10 +7,10 @@
 
 use std::collections::BTreeSet;
 
-use siloring_core::ports::store::{Store as _, StoreError, StoreRequest, StoreResult};
+use siloring_core::ports::store::{Store as _, StoreRequest, StoreResult};
 
 use super::PostgresStore;
-use crate::judge::{all, check_request};
+use crate::judge::{all, check_request, is_outage};
 
 /// What a request concerns. No request of one concerns another.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -68,9 +68,7 @@ fn answer_run(store: &mut PostgresStore, run: &[&StoreRequest]) -> Vec<StoreResu
     };
     match answers {
         Ok(answers) => answers,
-        Err(error) if run.len() == 1 || matches!(error, StoreError::Unavailable { .. }) => {
-            all(&error, run.len())
-        }
+        Err(error) if run.len() == 1 || is_outage(&error) => all(&error, run.len()),
         // One of them broke the statement: nothing was done, so each is tried by itself.
         Err(_) => run.iter().map(|request| store.execute(request)).collect(),
     }

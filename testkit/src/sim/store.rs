@@ -41,7 +41,7 @@ impl Default for StoreSettings {
 /// What ails the store; nothing by default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StoreFaults {
-    /// It refuses connections: `Unavailable` at once.
+    /// It refuses connections: `NotSent` at once.
     pub down: bool,
     /// It accepts and never answers: `Unavailable` when the client gives up.
     pub hangs: bool,
@@ -285,7 +285,7 @@ impl Core {
             at = at.max(submitted + STORE_REQUEST_TIME_MAX);
             unavailable("no answer in time")
         } else if faults.down {
-            unavailable("connection refused")
+            Err(StoreError::NotSent { detail: "connection refused".into() })
         } else {
             self.execute(&request)
         };
@@ -331,7 +331,8 @@ impl Core {
         }
         let pending = self.store.pending.remove(&id).expect("looked at above");
         let result = pending.result.expect("set when it was executed");
-        let failed = matches!(result, Err(StoreError::Unavailable { .. }));
+        let failed =
+            matches!(result, Err(StoreError::NotSent { .. } | StoreError::Unavailable { .. }));
         self.store.unavailable_count += u64::from(failed);
         let ok = u64::from(result.is_ok());
         self.trace.enter(self.now, Code::StoreAnswered, id, ok);
