@@ -28,6 +28,7 @@ use slab::Slab;
 use crate::call::CallResult;
 use crate::directory::KnownPlaces;
 use crate::exec::tasks::{Spawned, TaskKey, Woken};
+use crate::exec::wheel::TimerKey;
 use crate::handle::Handle;
 use crate::here::{Extensions, ViewWaiters};
 use crate::mail::ShardMail;
@@ -79,6 +80,8 @@ pub(crate) enum Op {
     Call(Parcel),
     /// Wake the slot when the time has come.
     Sleep { slot: SlotKey, until: Moment },
+    /// Nobody waits any more for that time.
+    EndSleep { slot: SlotKey, timer: TimerKey },
     /// Ask the store; its answer goes to the slot.
     Store { slot: SlotKey, request: Box<StoreRequest> },
     /// Run a future.
@@ -171,6 +174,8 @@ enum Wait {
 #[derive(Debug)]
 enum Slot {
     Waiting(Wait),
+    /// Waits for a time, which has this entry in the wheel.
+    Sleeping(Wait, TimerKey),
     Done(Answer),
     /// The future is gone; the answer will be dropped, and counted by who brings it.
     Abandoned,
@@ -304,16 +309,27 @@ impl Local {
         let mut slots = self.slots.borrow_mut();
         let slot = slots.get_mut(key.0 as usize).expect("a slot lives until it is taken");
         match slot {
-            Slot::Waiting(wait) => {
+            Slot::Waiting(wait) | Slot::Sleeping(wait, _) => {
                 *wait = self.wait_of(cx.waker());
                 Poll::Pending
             }
             Slot::Done(_) => match slots.remove(key.0 as usize) {
                 Slot::Done(answer) => Poll::Ready(answer),
-                Slot::Waiting(_) | Slot::Abandoned => unreachable!("matched above"),
+                Slot::Waiting(_) | Slot::Sleeping(..) | Slot::Abandoned => {
+                    unreachable!("matched above")
+                }
             },
             Slot::Abandoned => unreachable!("an abandoned slot has no future"),
         }
+    }
+
+    /// The time that the slot waits for is in the wheel.
+    pub(crate) fn sleeps(&self, key: SlotKey, timer: TimerKey) {
+        let slot = &mut self.slots.borrow_mut()[key.0 as usize];
+        *slot = match core::mem::replace(slot, Slot::Abandoned) {
+            Slot::Waiting(wait) => Slot::Sleeping(wait, timer),
+            other @ (Slot::Sleeping(..) | Slot::Done(_) | Slot::Abandoned) => other,
+        };
     }
 
     /// The slot's future is gone.
@@ -321,6 +337,10 @@ impl Local {
         let mut slots = self.slots.borrow_mut();
         match slots.get(key.0 as usize) {
             Some(Slot::Waiting(_)) => slots[key.0 as usize] = Slot::Abandoned,
+            Some(&Slot::Sleeping(_, timer)) => {
+                slots[key.0 as usize] = Slot::Abandoned;
+                self.stage(Op::EndSleep { slot: key, timer });
+            }
             Some(Slot::Done(_)) => drop(slots.remove(key.0 as usize)),
             Some(Slot::Abandoned) | None => unreachable!("a slot has one future"),
         }
@@ -331,7 +351,7 @@ impl Local {
     pub(crate) fn answer(&self, key: SlotKey, answer: Answer) -> Taken {
         let mut slots = self.slots.borrow_mut();
         match core::mem::replace(&mut slots[key.0 as usize], Slot::Done(answer)) {
-            Slot::Waiting(wait) => {
+            Slot::Waiting(wait) | Slot::Sleeping(wait, _) => {
                 drop(slots);
                 match wait {
                     Wait::Task(task) => self.answered(task),

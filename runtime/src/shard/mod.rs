@@ -608,7 +608,14 @@ impl<L: Links> Shard<L> {
         match op {
             Op::Call(parcel) => self.open_delivery(parcel, living),
             Op::Sleep { slot, until } => {
-                self.wheel.insert(until, Timer::Sleep(slot));
+                let timer = self.wheel.insert(until, Timer::Sleep(slot));
+                self.local.sleeps(slot, timer);
+            }
+            // One that has expired by now is being answered.
+            Op::EndSleep { slot, timer } => {
+                if self.wheel.cancel(timer).is_some() {
+                    self.local.answer(slot, Answer::Slept);
+                }
             }
             Op::Store { slot, request } => {
                 let ticket = self.store_tickets;

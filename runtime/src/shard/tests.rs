@@ -623,3 +623,32 @@ fn a_run_says_that_more_is_held_than_it_took() {
     assert!(world.shard.run(world.now), "one is left");
     assert!(!world.shard.run(world.now), "none is");
 }
+
+/// Method: beside a sleep that ends lie one that is due with it and one that is not, both dropped.
+#[test]
+fn a_sleep_that_is_dropped_leaves_nothing() {
+    let mut world = World::serving();
+    world.call(&ADD);
+    let before = world.shard.sizes();
+    for _ in 0..3 {
+        world.spawn(|| async {
+            let mut long = core::pin::pin!(Sleep::new(PERIOD * 100));
+            let mut twin = core::pin::pin!(Sleep::new(PERIOD));
+            let mut end = core::pin::pin!(Sleep::new(PERIOD));
+            core::future::poll_fn(|cx| {
+                assert!(long.as_mut().poll(cx).is_pending());
+                if end.as_mut().poll(cx).is_ready() {
+                    return core::task::Poll::Ready(());
+                }
+                twin.as_mut().poll(cx)
+            })
+            .await;
+        });
+        assert_eq!(world.shard.sizes().timers, before.timers + 3);
+        world.pass(PERIOD * 2);
+        let after = world.shard.sizes();
+        assert_eq!((after.slots, after.timers), (before.slots, before.timers));
+        // Their places are others' now.
+        world.call(&ADD);
+    }
+}
