@@ -2,6 +2,7 @@
 
 mod agent;
 pub mod check;
+mod few;
 mod flights;
 mod id;
 mod members;

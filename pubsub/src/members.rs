@@ -3,7 +3,7 @@
 //! Every write of a row is conditional on the version that was read; a conflict is read again. A
 //! write whose answer was lost is looked for by its operation's number, never repeated blindly.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -29,6 +29,7 @@ use siloring_runtime::grain::ShardKey;
 use siloring_runtime::here::Here;
 
 use crate::agent::{Agent, SET_CHANGED_SPEC};
+use crate::few::Few;
 use crate::message::{
     Listed, SetChanged, Subscribe, Subscribed, Unsubscribe, WireEpoch, WireToken,
 };
@@ -66,21 +67,21 @@ pub(crate) struct Member {
 /// The consumers of a stream.
 #[derive(Debug, Default)]
 pub(crate) struct Members {
-    pub(crate) by_key: BTreeMap<String, Member>,
+    pub(crate) by_key: Few<Rc<str>, Box<Member>>,
     /// How many of them are hubs, and how many have a filter: asked for at each publish.
     owned_count: usize,
     filtered_count: usize,
-    pub(crate) keys: BTreeMap<ConsumerKey, String>,
+    keys: Few<ConsumerKey, Rc<str>>,
     /// Rows of silos that are gone: what a new subscription of the key replaces.
-    dead: BTreeMap<String, SetVersion>,
+    dead: Few<String, SetVersion>,
     /// Rows of hubs that are gone whose removal is under way: no consumers any more, and if they
     /// are wanted again they must become other rows, which the removal does not hit.
-    going: BTreeMap<String, SetVersion>,
+    going: Few<String, SetVersion>,
     version: SetVersion,
     /// The view in which the rows were last judged.
     judged: ViewNumber,
     /// Silos that hear of changes, and what they know.
-    watchers: BTreeMap<Generation, SetVersion>,
+    watchers: Few<Generation, SetVersion>,
 }
 
 impl Members {
@@ -92,8 +93,9 @@ impl Members {
     fn add(&mut self, member: Member) {
         self.owned_count += usize::from(member.row.owner.is_some());
         self.filtered_count += usize::from(!member.row.filter.is_empty());
-        self.keys.insert(member.consumer, member.row.key.clone());
-        self.by_key.insert(member.row.key.clone(), member);
+        let key: Rc<str> = member.row.key.as_str().into();
+        self.keys.insert(member.consumer, Rc::clone(&key));
+        self.by_key.insert(key, Box::new(member));
     }
 
     fn take(&mut self, key: &str) -> Option<Member> {
@@ -101,7 +103,7 @@ impl Members {
         self.owned_count -= usize::from(member.row.owner.is_some());
         self.filtered_count -= usize::from(!member.row.filter.is_empty());
         self.keys.remove(&member.consumer);
-        Some(member)
+        Some(*member)
     }
 
     /// A silo wants to hear of changes from now on; it knows this version.
@@ -129,11 +131,11 @@ impl Members {
     }
 
     pub(crate) fn of(&self, consumer: ConsumerKey) -> Option<&Member> {
-        self.by_key.get(self.keys.get(&consumer)?)
+        self.by_key.get(self.keys.get(&consumer)?).map(|member| &**member)
     }
 
     pub(crate) fn of_mut(&mut self, consumer: ConsumerKey) -> Option<&mut Member> {
-        self.by_key.get_mut(self.keys.get(&consumer)?)
+        self.by_key.get_mut(self.keys.get(&consumer)?).map(|member| &mut **member)
     }
 }
 
@@ -187,10 +189,10 @@ impl Owner {
     fn take_up(&self, rows: Vec<Subscription>, version: SetVersion) {
         let view = Here::view();
         let listed: BTreeSet<String> = rows.iter().map(|row| row.key.clone()).collect();
-        let gone: Vec<String> = {
+        let gone: Vec<Rc<str>> = {
             let members = self.members.borrow();
-            let stays = |key: &String, m: &Member| m.is_implicit || listed.contains(key);
-            members.by_key.iter().filter(|(k, m)| !stays(k, m)).map(|(k, _)| k.clone()).collect()
+            let stays = |key: &str, m: &Member| m.is_implicit || listed.contains(key);
+            members.by_key.iter().filter(|(k, m)| !stays(k, m)).map(|(k, _)| Rc::clone(k)).collect()
         };
         for key in &gone {
             self.remove(key, "its subscription was removed");
@@ -348,7 +350,7 @@ impl Owner {
         consumer: &Address,
     ) -> Result<(Option<SetVersion>, bool), Refusal> {
         let members = self.members.borrow();
-        let Some(member) = members.by_key.get(&wanted.key) else {
+        let Some(member) = members.by_key.get(wanted.key.as_str()) else {
             if members.by_key.len() >= SUBSCRIPTIONS_MAX {
                 return Err(Refusal::Invalid("the stream has too many subscriptions".into()));
             }
@@ -439,7 +441,7 @@ impl Owner {
                 self.load().await?;
                 let members = self.members.borrow();
                 // Gone already is what was asked for.
-                let is_there = members.by_key.contains_key(&wanted.key);
+                let is_there = members.by_key.contains_key(wanted.key.as_str());
                 Ok(if is_there { Err(Refusal::Superseded) } else { Ok(()) })
             }
             Err(error @ StoreError::Unavailable { .. }) => {
@@ -570,7 +572,7 @@ impl Owner {
         let set = members.set();
         let view = Here::view();
         let hash = self.stream.hash();
-        for (silo, knows) in &mut members.watchers {
+        for (silo, knows) in members.watchers.iter_mut() {
             if *knows >= set.version {
                 continue;
             }

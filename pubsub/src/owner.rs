@@ -25,7 +25,6 @@ use std::sync::Arc;
 
 use siloring_core::address::Address;
 use siloring_core::body::Body;
-use siloring_core::hash::HashMap;
 use siloring_core::ids::ActivationNumber;
 use siloring_core::outcome::{DeliveryFailure, IndeterminateKind, RejectedKind};
 use siloring_core::schema::{Layout, Schema};
@@ -36,6 +35,7 @@ use siloring_runtime::grain::{
 use siloring_runtime::handle::Handle;
 use siloring_runtime::here::Here;
 
+use crate::few::Few;
 use crate::flights;
 use crate::members::{Members, Refusal};
 use crate::message::{
@@ -174,7 +174,7 @@ pub(crate) struct Owner {
     has_left: Cell<bool>,
     /// Wait until the registry has been read, or could not be.
     load_waiters: RefCell<Vec<Waker>>,
-    tickets: RefCell<HashMap<Waiting, Ticket>>,
+    tickets: RefCell<Few<Waiting, Ticket>>,
     next_ticket: Cell<Waiting>,
     /// The pulling agent, when it runs.
     pub(crate) pulling: Cell<bool>,
@@ -392,8 +392,7 @@ impl Owner {
     /// have once the last turn here has ended.
     pub(crate) fn leave(&self) {
         self.has_left.set(true);
-        let mut waiting: Vec<Waiting> = self.tickets.borrow().keys().copied().collect();
-        waiting.sort_unstable();
+        let waiting: Vec<Waiting> = self.tickets.borrow().keys().copied().collect();
         for waiting in waiting {
             let detail = "the stream's owner left with its silo";
             let kind = IndeterminateKind::LostAfterHandOver;
@@ -487,12 +486,17 @@ impl Future for Outcome {
         cx: &mut core::task::Context<'_>,
     ) -> Poll<Self::Output> {
         let mut tickets = self.owner.tickets.borrow_mut();
+        match tickets.get_mut(&self.waiting) {
+            Some(Ticket::Waiting(waker)) => {
+                *waker = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            Some(Ticket::Ended(_)) => {}
+            None => unreachable!("a ticket lives until its outcome is taken"),
+        }
         match tickets.remove(&self.waiting) {
             Some(Ticket::Ended(result)) => Poll::Ready(result),
-            Some(Ticket::Waiting(_)) | None => {
-                tickets.insert(self.waiting, Ticket::Waiting(Some(cx.waker().clone())));
-                Poll::Pending
-            }
+            Some(Ticket::Waiting(_)) | None => unreachable!("matched above"),
         }
     }
 }

@@ -180,7 +180,7 @@ mod owner {
 
         /// The row that an unsubscribe removes.
         pub(crate) async fn planted_removal(&self, wanted: &Unsubscribe) -> Unsubscribe {
-            let row = self.members.borrow().by_key.get(&wanted.key).map(|m| m.row.clone());
+            let row = self.members.borrow().by_key.get(wanted.key.as_str()).map(|m| m.row.clone());
             let Some(row) = row else { return wanted.clone() };
             if is_planted!(self.streams, ReleaseByKeyOnly) {
                 let (owner, version) = (row.owner.map(|owner| owner.0), row.version.0);

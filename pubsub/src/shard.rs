@@ -140,7 +140,12 @@ impl ShardStreams {
     /// The shard owns one more stream.
     pub(crate) fn owns(&self, owner: &Rc<Owner>) {
         let mut owners = self.counted.borrow_mut();
-        owners.retain(|owner| owner.strong_count() > 0);
+        // Before it grows: what looks through all of them is paid for by as many that came.
+        if owners.len() == owners.capacity() {
+            owners.retain(|owner| owner.strong_count() > 0);
+            let living = owners.len();
+            owners.reserve(living);
+        }
         owners.push(Rc::downgrade(owner));
     }
 

@@ -18,6 +18,7 @@ use super::{
     ATTACHED, Batch, ConsumerKey, Entry, Letter, Queue, QueueOutput, Report, index_of,
     note_failure, told,
 };
+use crate::few::push_back;
 use crate::planted::is_planted;
 use crate::policy::Overflow;
 use crate::verdict::{Verdict, verdict};
@@ -52,7 +53,7 @@ impl Queue {
         let mut ready = Vec::new();
         let is_held = is_planted!(self, RefusalBlocksAll)
             && self.consumers.values().any(|consumer| consumer.failures > 0);
-        for (&key, consumer) in &mut self.consumers {
+        for (&key, consumer) in self.consumers.iter_mut() {
             if is_held && consumer.failures == 0 {
                 continue;
             }
@@ -129,9 +130,11 @@ impl Queue {
             advance(consumer, position + 1);
             if position >= consumer.owes_from {
                 let entry = &mut self.entries[index_of(self.first, position)];
-                entry.summary.handled += 1;
-                if Some(index) == last && reply.is_some() {
-                    entry.summary.reply = reply.take();
+                if let Some(open) = &mut entry.open {
+                    open.summary.handled += 1;
+                    if Some(index) == last && reply.is_some() {
+                        open.summary.reply = reply.take();
+                    }
                 }
                 self.settle(position);
             }
@@ -159,10 +162,9 @@ impl Queue {
             }
             Verdict::DeadLetter => self.bury(key, position, attempts, failure),
             Verdict::Evict => {
-                let failure = failure.clone();
-                self.outputs.push_back(QueueOutput::Evict { consumer: key, failure });
                 // Until its owner has judged the row, it is left alone.
                 consumer.ready_at = now + REDELIVERY_BACKOFF_MAX;
+                self.emit(QueueOutput::Evict { consumer: key, failure: failure.clone() });
             }
         }
     }
@@ -206,7 +208,7 @@ impl Queue {
             body: entry.body.clone(),
         };
         let output = QueueOutput::DeadLetter { consumer: key, letter, failure: failure.clone() };
-        self.outputs.push_back(output);
+        push_back(&mut self.outputs, output);
         if owes {
             note_failure(entry, key, &name, &told(failure, attempts));
             self.settle(position);
@@ -294,7 +296,7 @@ impl Queue {
             consumer.attempts.clear();
         }
         if missed > 0 {
-            self.outputs.push_back(QueueOutput::Gap { consumer: key, missed });
+            self.emit(QueueOutput::Gap { consumer: key, missed });
         }
         self.forget_closed();
     }

@@ -4,13 +4,15 @@
 //! early waits for the numbers before it, though not for those that its publisher has given up, nor
 //! for longer than `LANE_HOLD_MAX`.
 
-use std::collections::BTreeMap;
-
 use siloring_core::limits::{LANE_HELD_MAX, LANES_MAX};
 use siloring_core::outcome::{DeliveryFailure, IndeterminateKind, RejectedKind};
 use siloring_core::time::Moment;
 
-use super::{NewEvent, Origin, Published, Queue, QueueOutput, Summary, Waiting, index_of, refused};
+use crate::few::Few;
+
+use super::{
+    NewEvent, OPEN, Origin, Published, Queue, QueueOutput, Summary, Waiting, index_of, refused,
+};
 
 #[derive(Debug, Default)]
 pub(super) struct Lane {
@@ -19,11 +21,11 @@ pub(super) struct Lane {
     /// Every number below has been taken in or given up.
     pub(super) expected: u64,
     /// Taken in and not closed: number and position.
-    pub(super) open: BTreeMap<u64, u64>,
+    pub(super) open: Few<u64, u64>,
     /// Closed, while its publisher may still ask.
-    pub(super) closed: BTreeMap<u64, Summary>,
+    pub(super) closed: Few<u64, Summary>,
     /// Waits for `expected`.
-    pub(super) held: BTreeMap<u64, NewEvent>,
+    pub(super) held: Few<u64, Box<NewEvent>>,
     pub(super) held_since: Option<Moment>,
     pub(super) used: Moment,
 }
@@ -35,12 +37,13 @@ impl Queue {
         if !self.lanes.contains_key(&id) && !self.make_room_for_lane() {
             return refused("too many publishers");
         }
-        let lane = self.lanes.entry(id).or_default();
+        let lane = self.lanes.get_or_default(id);
         lane.used = now;
         if event.base > lane.base {
             self.forget_below(id, event.base);
         }
-        let Lane { base, expected, .. } = self.lanes[&id];
+        let lane = self.lanes.get_or_default(id);
+        let (base, expected) = (lane.base, lane.expected);
         if number < base {
             // A frame that was late: the event has had its outcome, here or at an earlier owner.
             return Published::Refused(done_with());
@@ -61,10 +64,10 @@ impl Queue {
         let Some(lane) = self.lanes.get_mut(&id) else { return };
         lane.base = base;
         lane.expected = lane.expected.max(base);
-        while lane.closed.first_key_value().is_some_and(|(number, _)| *number < base) {
+        while lane.closed.first().is_some_and(|(number, _)| *number < base) {
             lane.closed.pop_first();
         }
-        while lane.held.first_key_value().is_some_and(|(number, _)| *number < base) {
+        while lane.held.first().is_some_and(|(number, _)| *number < base) {
             let waiting = lane.held.pop_first().map(|(_, event)| event.waiting);
             let refuse = |waiting| QueueOutput::Refused { waiting, failure: done_with() };
             self.outputs.extend(waiting.map(refuse));
@@ -76,23 +79,24 @@ impl Queue {
         let lane = self.lanes.get(&origin.lane)?;
         if let Some(position) = lane.open.get(&origin.number) {
             let position = *position;
-            self.entries[index_of(self.first, position)].waiting.push(waiting);
+            let entry = &mut self.entries[index_of(self.first, position)];
+            entry.open.as_mut().expect(OPEN).waiting.push(waiting);
             return Some(Published::Known(position));
         }
         lane.closed.get(&origin.number).cloned().map(Published::Closed)
     }
 
     fn hold(&mut self, now: Moment, event: NewEvent) -> Published {
-        let lane = self.lanes.entry(event.origin.lane).or_default();
+        let lane = self.lanes.get_or_default(event.origin.lane);
         if lane.held.len() >= LANE_HELD_MAX {
             return refused("too many events wait for an earlier one of their publisher");
         }
         lane.held_since.get_or_insert(now);
-        if let Some(earlier) = lane.held.insert(event.origin.number, event) {
+        if let Some(earlier) = lane.held.insert(event.origin.number, Box::new(event)) {
             // Its publisher has sent it again: only the later call waits.
             let failure = DeliveryFailure::rejected(RejectedKind::Moving, "it was sent again");
             let waiting = earlier.waiting;
-            self.outputs.push_back(QueueOutput::Refused { waiting, failure });
+            self.emit(QueueOutput::Refused { waiting, failure });
         }
         Published::Held
     }
@@ -100,7 +104,7 @@ impl Queue {
     /// Takes in what waited for its turn in the lane.
     pub(super) fn take_held(&mut self, id: u128) {
         while let Some(lane) = self.lanes.get_mut(&id) {
-            let Some((&number, _)) = lane.held.first_key_value() else {
+            let Some((&number, _)) = lane.held.first() else {
                 lane.held_since = None;
                 return;
             };
@@ -109,8 +113,8 @@ impl Queue {
             }
             let (_, event) = lane.held.pop_first().expect("it was just seen");
             let waiting = event.waiting;
-            if let Published::Refused(failure) = self.take_in(event) {
-                self.outputs.push_back(QueueOutput::Refused { waiting, failure });
+            if let Published::Refused(failure) = self.take_in(*event) {
+                self.emit(QueueOutput::Refused { waiting, failure });
             }
         }
     }

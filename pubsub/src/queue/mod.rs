@@ -18,7 +18,7 @@ mod lanes;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use siloring_core::body::Body;
 use siloring_core::limits::{
@@ -28,6 +28,7 @@ use siloring_core::outcome::{DeliveryFailure, IndeterminateKind, RejectedKind};
 use siloring_core::schema::Schema;
 use siloring_core::time::Moment;
 
+use crate::few::{Few, push_back};
 use crate::policy::StreamPolicy;
 
 use consumers::Consumer;
@@ -38,6 +39,9 @@ pub(crate) type ConsumerKey = u64;
 
 /// Whoever asks for a consumer has just looked.
 const ATTACHED: &str = "the consumer is attached";
+
+/// A lane knows which of its events are.
+const OPEN: &str = "the event is not closed";
 
 /// Names somebody who waits for an event to be closed.
 pub(crate) type Waiting = u64;
@@ -161,9 +165,16 @@ struct Entry {
     schema: Schema,
     body: Body,
     deadline: Moment,
+    skipped: Vec<ConsumerKey>,
+    /// Until every consumer is through with it. Apart, as closed ones stay for longer.
+    open: Option<Box<Open>>,
+}
+
+/// What is needed of an event until it is closed.
+#[derive(Debug)]
+struct Open {
     /// Consumers that owe an answer.
     owing: usize,
-    skipped: Vec<ConsumerKey>,
     waiting: Vec<Waiting>,
     summary: Summary,
 }
@@ -178,9 +189,9 @@ pub(crate) struct Queue {
     open_count: usize,
     open_bytes: usize,
     retained_bytes: usize,
-    consumers: BTreeMap<ConsumerKey, Consumer>,
+    consumers: Few<ConsumerKey, Box<Consumer>>,
     next_consumer: ConsumerKey,
-    lanes: BTreeMap<u128, Lane>,
+    lanes: Few<u128, Box<Lane>>,
     outputs: VecDeque<QueueOutput>,
     #[cfg(feature = "planted")]
     planted: crate::planted::Planted,
@@ -207,9 +218,9 @@ impl Queue {
             open_count: 0,
             open_bytes: 0,
             retained_bytes: 0,
-            consumers: BTreeMap::new(),
+            consumers: Few::new(),
             next_consumer: 0,
-            lanes: BTreeMap::new(),
+            lanes: Few::new(),
             outputs: VecDeque::new(),
             #[cfg(feature = "planted")]
             planted: crate::planted::Planted::None,
@@ -234,6 +245,10 @@ impl Queue {
     /// Events that are not closed, or wait for an earlier one of their lane.
     pub(crate) fn unsettled_count(&self) -> usize {
         self.open_count + self.lanes.values().map(|lane| lane.held.len()).sum::<usize>()
+    }
+
+    fn emit(&mut self, output: QueueOutput) {
+        push_back(&mut self.outputs, output);
     }
 
     /// The next effect.
@@ -266,7 +281,7 @@ impl Queue {
             failures: 0,
             missed,
         };
-        self.consumers.insert(consumer, attached);
+        self.consumers.insert(consumer, Box::new(attached));
         (consumer, cursor, missed)
     }
 
@@ -302,23 +317,24 @@ impl Queue {
             return refused("a consumer of the stream is too slow");
         }
         let position = self.next_position();
-        let lane = self.lanes.entry(event.origin.lane).or_default();
+        let lane = self.lanes.get_or_default(event.origin.lane);
         lane.expected = lane.expected.max(event.origin.number + 1);
         lane.open.insert(event.origin.number, position);
         self.open_count += 1;
         self.open_bytes += bytes;
-        self.entries.push_back(Entry {
+        let owing = self.consumers.len() - event.skipped.len();
+        let summary = Summary { position, ..Summary::default() };
+        let entry = Entry {
             origin: event.origin,
             attempts_before: event.attempts_before,
             schema: event.schema,
             body: event.body,
             deadline: event.deadline,
-            owing: self.consumers.len() - event.skipped.len(),
             skipped: event.skipped,
-            waiting: vec![event.waiting],
-            summary: Summary { position, ..Summary::default() },
-        });
-        if self.entries.back().is_some_and(|entry| entry.owing == 0) {
+            open: Some(Box::new(Open { owing, waiting: vec![event.waiting], summary })),
+        };
+        push_back(&mut self.entries, entry);
+        if owing == 0 {
             self.close(position);
         }
         Published::Queued(position)
@@ -357,7 +373,7 @@ impl Queue {
         for id in ids {
             let Some(lane) = self.lanes.get_mut(&id) else { continue };
             if lane.held_since.is_some_and(|since| now >= since + LANE_HOLD_MAX)
-                && let Some((&number, _)) = lane.held.first_key_value()
+                && let Some((&number, _)) = lane.held.first()
             {
                 lane.expected = number;
                 self.take_held(id);
@@ -390,20 +406,20 @@ impl Queue {
     /// One answer fewer is owed for an event.
     fn settle(&mut self, position: u64) {
         let entry = &mut self.entries[index_of(self.first, position)];
-        entry.owing = entry.owing.saturating_sub(1);
-        if entry.owing == 0 {
+        let Some(open) = &mut entry.open else { return };
+        open.owing = open.owing.saturating_sub(1);
+        if open.owing == 0 {
             self.close(position);
         }
     }
 
     fn close(&mut self, position: u64) {
         let entry = &mut self.entries[index_of(self.first, position)];
-        let Some(lane) = self.lanes.get_mut(&entry.origin.lane) else { return };
-        if lane.open.remove(&entry.origin.number).is_none() {
-            return;
-        }
+        let Some(open) = entry.open.take() else { return };
+        let Open { waiting, summary, .. } = *open;
         let bytes = entry.body.len();
-        let summary = core::mem::take(&mut entry.summary);
+        let lane = self.lanes.get_mut(&entry.origin.lane).expect("a lane with open events stays");
+        lane.open.remove(&entry.origin.number);
         if lane.closed.len() >= LANE_HELD_MAX {
             lane.closed.pop_first();
         }
@@ -411,8 +427,7 @@ impl Queue {
         self.open_count -= 1;
         self.open_bytes -= bytes;
         self.retained_bytes += bytes;
-        let waiting = core::mem::take(&mut entry.waiting);
-        self.outputs.push_back(QueueOutput::Closed { waiting, summary });
+        self.emit(QueueOutput::Closed { waiting, summary });
     }
 
     /// Lets closed events go that nobody reads and that are more than the policy keeps.
@@ -420,7 +435,7 @@ impl Queue {
         let read_from = self.consumers.values().map(|consumer| consumer.cursor).min();
         let read_from = read_from.unwrap_or_else(|| self.next_position());
         while let Some(entry) = self.entries.front() {
-            let is_open = entry.owing > 0;
+            let is_open = entry.open.is_some();
             let is_kept = self.entries.len() <= self.policy.retained_events
                 && self.retained_bytes <= self.policy.retained_bytes;
             if is_open || self.first >= read_from || is_kept {
@@ -452,9 +467,10 @@ fn told(failure: &DeliveryFailure, handed: u8) -> DeliveryFailure {
 }
 
 fn note_failure(entry: &mut Entry, consumer: ConsumerKey, key: &str, failure: &DeliveryFailure) {
-    entry.summary.failed += 1;
-    if entry.summary.failures.len() < PUBLISH_FAILURES_MAX {
+    let Some(Open { summary, .. }) = entry.open.as_deref_mut() else { return };
+    summary.failed += 1;
+    if summary.failures.len() < PUBLISH_FAILURES_MAX {
         let failure = failure.clone();
-        entry.summary.failures.push(ConsumerFailure { consumer, key: key.into(), failure });
+        summary.failures.push(ConsumerFailure { consumer, key: key.into(), failure });
     }
 }
