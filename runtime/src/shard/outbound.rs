@@ -151,7 +151,15 @@ impl<L: Links> Shard<L> {
 
     /// What waits for the directory goes first, now that the way is known without it: a later
     /// delivery does not overtake.
+    #[inline]
     fn dispatch_waiting(&mut self, target: AddressHash) {
+        if !self.locating.is_empty() {
+            self.dispatch_located(target);
+        }
+    }
+
+    #[cold]
+    fn dispatch_located(&mut self, target: AddressHash) {
         for waiting in self.locating.remove(&target).unwrap_or_default() {
             self.dispatch(waiting);
         }
@@ -427,7 +435,12 @@ impl<L: Links> Shard<L> {
 
     /// Holds a delivery of a hub that is not claimed yet, so that no answer can overtake the path
     /// it must come back on.
+    #[inline]
     fn is_gated(&mut self, id: CorrelationId) -> bool {
+        !self.hubs.is_empty() && self.is_gated_by_its_hub(id)
+    }
+
+    fn is_gated_by_its_hub(&mut self, id: CorrelationId) -> bool {
         #[cfg(feature = "planted")]
         if self.config.planted == super::Planted::NoOutboundGate {
             return false;

@@ -74,9 +74,18 @@ impl RunningTurns {
 
     #[inline]
     pub(super) fn remove(&mut self, task: TaskKey) -> Option<RunningTurn> {
+        let removed = match &*self.turns {
+            // The most common by far: a turn that ran alone.
+            [only] if only.task == task && self.places.is_none() => self.turns.pop(),
+            _ => self.remove_of_many(task),
+        }?;
+        self.exclusive_count -= usize::from(removed.access == Access::Exclusive);
+        Some(removed)
+    }
+
+    fn remove_of_many(&mut self, task: TaskKey) -> Option<RunningTurn> {
         let at = self.place(task)?;
         let turn = self.turns.swap_remove(at);
-        self.exclusive_count -= usize::from(turn.access == Access::Exclusive);
         if self.places.is_some() {
             self.index_removed(task, at);
         }
