@@ -23,7 +23,8 @@ use siloring_core::address::Address;
 use siloring_core::body::Body;
 use siloring_core::ids::{Endpoint, Generation, MethodId, ShardIndex};
 use siloring_core::limits::{FRAME_PATIENCE, OWNER_LEAVES_AFTER};
-use siloring_core::outcome::{CallError, DeliveryFailure, FailedKind};
+use siloring_core::outcome::{CallError, DeliveryFailure, FailedKind, RejectedKind};
+use siloring_core::ports::registry::SetVersion;
 use siloring_core::schema::Schema;
 use siloring_core::time::Moment;
 use siloring_core::view::SiloStatus;
@@ -32,6 +33,7 @@ use siloring_runtime::grain::ShardKey;
 use siloring_runtime::here::Here;
 
 use crate::agent::{self, Agent, Consumer, DELIVER_SPEC, Event, Given, Source, Timing};
+use crate::members::Member;
 use crate::message::{Deliver, WireConsumer, WireEpoch, WireEvent, WireResult};
 use crate::owner::Owner;
 use crate::planted::is_planted;
@@ -51,7 +53,8 @@ type Flights = FuturesUnordered<LocalBoxFuture<'static, Landed>>;
 
 /// A frame's results, one for each of its consumers.
 struct Landed {
-    consumers: Vec<ConsumerKey>,
+    /// With the row by which each was reached.
+    consumers: Vec<(ConsumerKey, SetVersion)>,
     results: Result<Vec<Given>, DeliveryFailure>,
 }
 
@@ -178,8 +181,10 @@ fn fly(
     let members = owner.members.borrow();
     let mut addresses = Vec::with_capacity(consumers.len());
     let mut wire = Vec::with_capacity(consumers.len());
+    let mut keys = Vec::with_capacity(consumers.len());
     for (key, batch) in consumers {
         let Some(member) = members.of(*key) else { continue };
+        keys.push((*key, member.row.version));
         addresses.push(member.row.consumer.clone());
         wire.push(WireConsumer {
             key: member.row.key.clone(),
@@ -199,7 +204,6 @@ fn fly(
         consumers: wire,
         patience_ms,
     };
-    let keys = consumers.iter().map(|(key, _)| *key).collect();
     if together.silo == Here::endpoint().silo {
         let owner = Rc::clone(owner);
         return Box::pin(async move {
@@ -271,17 +275,40 @@ impl From<WireResult> for Given {
     }
 }
 
+/// A failure as it concerns the consumer now: that nobody is where its row was when the frame went
+/// says nothing once the row is another, of a hub that has moved.
+fn of_its_row(
+    owner: &Owner,
+    key: ConsumerKey,
+    version: SetVersion,
+    failure: DeliveryFailure,
+) -> DeliveryFailure {
+    let evicts = failure.rejected_kind().is_some_and(RejectedKind::evicts_subscriber);
+    let is_same = |member: &Member| member.row.version == version;
+    if !evicts || owner.members.borrow().of(key).is_none_or(is_same) {
+        return failure;
+    }
+    if is_planted!(owner.streams, EvictsAnyRow) {
+        return failure;
+    }
+    let detail = format!("its subscription has moved; where it was: {failure}");
+    DeliveryFailure::rejected(RejectedKind::Moving, detail)
+}
+
 /// Tells the queue what came of a frame.
 fn land(owner: &Rc<Owner>, landed: Landed) {
     let Landed { consumers, results } = landed;
     let mut results = results.map(Vec::into_iter);
     let is_shared = consumers.len() > 1;
-    for key in consumers {
+    for (key, version) in consumers {
         let report = match &mut results {
-            Err(failure) => Report::Lost(failure.clone()),
+            Err(failure) => Report::Lost(of_its_row(owner, key, version, failure.clone())),
             Ok(results) => match results.next() {
                 Some(given) if given.is_running => Report::Running { done: given.done },
-                Some(Given { done, failure, reply, .. }) => Report::Ran { done, failure, reply },
+                Some(Given { done, failure, reply, .. }) => {
+                    let failure = failure.map(|why| of_its_row(owner, key, version, why));
+                    Report::Ran { done, failure, reply }
+                }
                 None => {
                     let detail = "the agent left a consumer out";
                     Report::Lost(DeliveryFailure::failed(FailedKind::ReplyUndecodable, detail))

@@ -58,6 +58,8 @@ pub enum Planted {
     UnreadMeansNone,
     /// An owner whose silo leaves waits for its consumers as long as it may.
     OwnerStays,
+    /// What a refusal says of a subscription's old place is held against its new one.
+    EvictsAnyRow,
 }
 
 /// Whether the streams, or the queue, are planted with a defect.

@@ -23,6 +23,7 @@ mod rolls;
 mod scenario;
 mod smoke;
 mod stream_gate;
+mod stream_moves;
 mod stream_owners;
 mod stream_registry;
 mod streaming;

@@ -111,6 +111,8 @@ pub enum Planted {
     EventsUnknown,
     /// A request that is sent again is taken for a new one.
     AgainIsAnew,
+    /// What a hub of this shard had not read when it ended is not brought to who has it now.
+    EndedHubIsFinal,
 }
 
 /// What a shard is configured with.

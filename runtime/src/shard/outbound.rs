@@ -344,6 +344,12 @@ impl<L: Links> Shard<L> {
         })
     }
 
+    /// Whether the target is a hub.
+    pub(super) fn is_for_a_hub(&self, id: CorrelationId) -> bool {
+        let open = self.ledger.get(id);
+        open.is_some_and(|open| self.hub_kinds.contains(open.target().kind().0))
+    }
+
     /// As the silo itself, which leaves, would refuse it.
     fn refused_unsent(&mut self, id: CorrelationId) {
         let Some(open) = self.ledger.get_mut(id) else { return };

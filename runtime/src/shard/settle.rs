@@ -178,19 +178,31 @@ impl<L: Links> Shard<L> {
         open.retry_timer = Some(self.wheel.insert(self.now + wait, Timer::Retry(id)));
     }
 
-    /// A remembered place was wrong: the directory is asked once more, and told.
+    /// A remembered place was wrong: the directory is asked once more, and told. So it is asked of
+    /// a hub that has ended on this shard: another process may have taken it over.
     fn look_again(&mut self, id: CorrelationId) -> bool {
         let Some(open) = self.ledger.get_mut(id) else { return false };
-        let Some(place) = open.place.take() else { return false };
-        if open.forwards >= FORWARDS_MAX {
+        let (place, stage) = (open.place.take(), open.stage);
+        if open.forwards >= FORWARDS_MAX || (place.is_none() && !self.was_with_a_hub(id, stage)) {
             return false;
         }
+        let Some(open) = self.ledger.get_mut(id) else { return false };
         open.forwards += 1;
         let target = open.target().clone();
-        self.directory.refused(self.now, &target, place);
-        self.pump_directory();
+        if let Some(place) = place {
+            self.directory.refused(self.now, &target, place);
+            self.pump_directory();
+        }
         self.look_up(id);
         true
+    }
+
+    fn was_with_a_hub(&self, id: CorrelationId, stage: Stage) -> bool {
+        #[cfg(feature = "planted")]
+        if self.config.planted == super::Planted::EndedHubIsFinal {
+            return false;
+        }
+        stage == Stage::Delivered && self.is_for_a_hub(id)
     }
 
     pub(super) fn forget_place(&mut self, id: CorrelationId) {

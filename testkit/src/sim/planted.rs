@@ -58,6 +58,7 @@ const DEFECTS: &[(&str, Defect)] = &[
     ("deadlock-undiagnosed", Defect::Shard(shard::Planted::DeadlockUndiagnosed)),
     ("keys-unknown", Defect::Shard(shard::Planted::KeysUnknown)),
     ("again-is-anew", Defect::Shard(shard::Planted::AgainIsAnew)),
+    ("ended-hub-is-final", Defect::Shard(shard::Planted::EndedHubIsFinal)),
     ("open-before-all-answers", Defect::Directory(directory::Defect::OpenBeforeAllAnswers)),
     ("cache-kept-on-refusal", Defect::Directory(directory::Defect::CacheKeptOnRefusal)),
     ("claim-gives-up", Defect::Directory(directory::Defect::ClaimGivesUp)),
@@ -118,6 +119,7 @@ const DEFECTS: &[(&str, Defect)] = &[
     ("stream-unsubscribes-all", Defect::Streams(pubsub::Planted::UnsubscribesAll)),
     ("stream-unread-means-none", Defect::Streams(pubsub::Planted::UnreadMeansNone)),
     ("stream-owner-stays", Defect::Streams(pubsub::Planted::OwnerStays)),
+    ("stream-evicts-any-row", Defect::Streams(pubsub::Planted::EvictsAnyRow)),
 ];
 
 /// The names of all defects that a run can be planted with.
