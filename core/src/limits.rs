@@ -135,6 +135,12 @@ pub const EVENT_WINDOW: usize = 1024;
 /// Windows of one activation or hub, one for each subscription and origin; the least recently used
 /// one makes room. Each takes about 200 bytes.
 pub const EVENT_WINDOWS_MAX: usize = 256;
+/// Answers to events that one activation or hub remembers, where they are more than confirmations:
+/// an owner that was lost had one under way for each subscription, and publishers that had not
+/// heard theirs come within the seconds of their deadlines.
+pub const EVENT_ANSWERS_MAX: usize = 256;
+/// Bytes of these answers.
+pub const EVENT_ANSWERS_BYTES_MAX: usize = 1024 * 1024;
 /// Idempotency keys that one activation or hub remembers, with their outcomes: what a caller sends
 /// again comes within the seconds of its deadline.
 pub const IDEMPOTENCY_KEYS_MAX: usize = 1024;

@@ -4,15 +4,17 @@
 //! Contract:
 //! - [`Dedup::begin`] says of a request that carries an event or a key whether it is to be handled;
 //!   [`Dedup::end`] takes how that ended, and gives back who else waits for it.
-//! - A number of one subscription and origin that was handled is not handled again; one that failed
-//!   is, when it comes again. A number so far below the newest that the window does not reach it is
+//! - A number of one subscription and origin that was handled is not handled again, and hears what
+//!   was answered to it, if that was more than a confirmation; one that failed is, when it comes
+//!   again. A number so far below the newest that the window does not reach it is
 //!   taken for handled: the owner of a stream has fewer under way.
 //! - An owner of a stream that is older than one that has delivered is refused.
 //! - A key's first outcome is its outcome, unless the request was refused before it ran.
 //! - A request that is sent again, with a key that is not known, is handled only by the activation
 //!   that it was handed over to, and only if that one has forgotten no key: else it may have been
 //!   handled, and nobody can say.
-//! - Bounds: [`EVENT_WINDOWS_MAX`] windows of [`EVENT_WINDOW`] numbers, [`IDEMPOTENCY_KEYS_MAX`]
+//! - Bounds: [`EVENT_WINDOWS_MAX`] windows of [`EVENT_WINDOW`] numbers, [`EVENT_ANSWERS_MAX`]
+//!   answers with [`EVENT_ANSWERS_BYTES_MAX`], [`IDEMPOTENCY_KEYS_MAX`]
 //!   keys with [`IDEMPOTENCY_BYTES_MAX`] of outcomes (one alone may exceed it), and
 //!   [`DUPLICATES_WAITING_MAX`] waiters of one request.
 //!
@@ -23,8 +25,8 @@ use std::collections::{BTreeMap, VecDeque};
 use siloring_core::address::AddressHash;
 use siloring_core::ids::ActivationNumber;
 use siloring_core::limits::{
-    DUPLICATES_WAITING_MAX, EVENT_WINDOW, EVENT_WINDOWS_MAX, IDEMPOTENCY_BYTES_MAX,
-    IDEMPOTENCY_KEYS_MAX,
+    DUPLICATES_WAITING_MAX, EVENT_ANSWERS_BYTES_MAX, EVENT_ANSWERS_MAX, EVENT_WINDOW,
+    EVENT_WINDOWS_MAX, IDEMPOTENCY_BYTES_MAX, IDEMPOTENCY_KEYS_MAX,
 };
 use siloring_core::outcome::DeliveryFailure;
 
@@ -43,7 +45,7 @@ pub(crate) enum Admission {
     Attached,
     /// An event that was handled, or is older than the window reaches.
     Handled,
-    /// A key whose outcome is known.
+    /// A key whose outcome is known, or an event whose answer is.
     Known(CallResult),
     /// An event of an owner that is not its stream's any more.
     StaleOwner,
@@ -92,7 +94,7 @@ impl<W: Copy> Dedup<W> {
     /// Takes how a request ended that was begun; gives who else waits for that.
     pub(crate) fn end(&mut self, envelope: &Envelope, outcome: &CallResult) -> Vec<W> {
         match (&envelope.event, envelope.idempotency) {
-            (Some(event), _) => self.events.end(event, outcome.is_ok()),
+            (Some(event), _) => self.events.end(event, outcome),
             (None, Some(Idempotency { key, .. })) => self.keys.end(key, outcome),
             (None, None) => Vec::new(),
         }
@@ -128,6 +130,26 @@ struct Events<W> {
     subscriptions: Vec<Subscription<W>>,
     /// Counts uses, to find the least recent.
     uses: u64,
+    /// What was answered to events that were handled, the newest last.
+    answers: VecDeque<Answer>,
+    answers_bytes: usize,
+}
+
+/// More than a confirmation: what a hub has answered to an event.
+#[derive(Debug)]
+struct Answer {
+    stream: AddressHash,
+    key: Box<str>,
+    origin: u128,
+    number: u64,
+    reply: RawReply,
+}
+
+impl Answer {
+    fn is_to(&self, event: &EventInfo) -> bool {
+        let is_it = self.number == event.number && self.origin == event.origin;
+        is_it && self.stream == event.stream.hash() && self.key == event.subscription
+    }
 }
 
 #[derive(Debug)]
@@ -147,7 +169,7 @@ impl<W> Subscription<W> {
 
 impl<W: Copy> Events<W> {
     const fn new() -> Self {
-        Self { subscriptions: Vec::new(), uses: 0 }
+        Self { subscriptions: Vec::new(), uses: 0, answers: VecDeque::new(), answers_bytes: 0 }
     }
 
     fn begin(&mut self, event: &EventInfo, waiter: W) -> Admission {
@@ -163,7 +185,9 @@ impl<W: Copy> Events<W> {
         let uses = self.uses;
         if let Some(window) = known.and_then(|at| self.subscriptions[at].window(event.origin)) {
             window.used = uses;
-            return window.begin(event.number, waiter);
+            let admission = window.begin(event.number, waiter);
+            let is_handled = matches!(admission, Admission::Handled);
+            return if is_handled { self.answered(event) } else { admission };
         }
         if self.window_count() >= EVENT_WINDOWS_MAX && !self.forget_least_used() {
             return Admission::Busy;
@@ -174,10 +198,41 @@ impl<W: Copy> Events<W> {
         admission
     }
 
-    fn end(&mut self, event: &EventInfo, is_ok: bool) -> Vec<W> {
+    fn end(&mut self, event: &EventInfo, outcome: &CallResult) -> Vec<W> {
         let found = self.subscriptions.iter_mut().find(|subscription| subscription.is_of(event));
         let window = found.and_then(|subscription| subscription.window(event.origin));
-        window.map(|window| window.end(event.number, is_ok)).unwrap_or_default()
+        let waiters = window.map(|window| window.end(event.number, outcome.is_ok()));
+        if let Ok(reply) = outcome
+            && !reply.body.is_empty()
+        {
+            self.keep(event, reply);
+        }
+        waiters.unwrap_or_default()
+    }
+
+    /// What an event hears that was handled before.
+    #[cold]
+    fn answered(&self, event: &EventInfo) -> Admission {
+        let answer = self.answers.iter().rev().find(|answer| answer.is_to(event));
+        answer
+            .map_or(Admission::Handled, |answer| Admission::Known(Ok(copy_of_reply(&answer.reply))))
+    }
+
+    fn keep(&mut self, event: &EventInfo, reply: &RawReply) {
+        self.answers_bytes += reply.body.len();
+        self.answers.push_back(Answer {
+            stream: event.stream.hash(),
+            key: event.subscription.clone(),
+            origin: event.origin,
+            number: event.number,
+            reply: copy_of_reply(reply),
+        });
+        while self.answers.len() > EVENT_ANSWERS_MAX
+            || (self.answers_bytes > EVENT_ANSWERS_BYTES_MAX && self.answers.len() > 1)
+        {
+            let forgotten = self.answers.pop_front();
+            self.answers_bytes -= forgotten.map_or(0, |answer| answer.reply.body.len());
+        }
     }
 
     fn subscription_of(&mut self, event: &EventInfo) -> &mut Subscription<W> {
@@ -366,9 +421,13 @@ fn bytes_of(outcome: &CallResult) -> usize {
 /// The same outcome for another one who waits.
 pub(crate) fn copy_of(outcome: &CallResult) -> CallResult {
     match outcome {
-        Ok(reply) => Ok(RawReply { schema: reply.schema, body: reply.body.clone() }),
+        Ok(reply) => Ok(copy_of_reply(reply)),
         Err(failure) => Err(failure.clone()),
     }
+}
+
+fn copy_of_reply(reply: &RawReply) -> RawReply {
+    RawReply { schema: reply.schema, body: reply.body.clone() }
 }
 
 #[cfg(test)]
@@ -406,6 +465,10 @@ mod tests {
         RawReply { schema: Schema::NONE, body: Body::encode(&value) }
     }
 
+    fn confirmation() -> RawReply {
+        RawReply { schema: Schema::NONE, body: Body::encode(&()) }
+    }
+
     fn failure() -> DeliveryFailure {
         DeliveryFailure::failed(FailedKind::HandlerFailed, "broken")
     }
@@ -414,7 +477,7 @@ mod tests {
     fn handle(events: &mut Events<u32>, event: &EventInfo) -> bool {
         let begun = events.begin(event, 0);
         assert!(matches!(begun, Admission::Begin | Admission::Handled), "{begun:?}");
-        events.end(event, true);
+        events.end(event, &Ok(confirmation()));
         matches!(begun, Admission::Begin)
     }
 
@@ -439,14 +502,38 @@ mod tests {
         assert!(matches!(events.begin(&event(1, 5), 10), Admission::Begin));
         assert!(matches!(events.begin(&event(1, 5), 11), Admission::Attached));
         assert!(matches!(events.begin(&event(1, 6), 12), Admission::Begin));
-        assert_eq!(events.end(&event(1, 5), false), [11]);
+        assert_eq!(events.end(&event(1, 5), &Err(failure())), [11]);
         assert!(matches!(events.begin(&event(1, 5), 13), Admission::Begin), "it failed");
         for waiter in 0..u32::try_from(DUPLICATES_WAITING_MAX).unwrap() {
             assert!(matches!(events.begin(&event(1, 5), waiter), Admission::Attached));
         }
         assert!(matches!(events.begin(&event(1, 5), 99), Admission::Busy));
-        assert_eq!(events.end(&event(1, 5), true).len(), DUPLICATES_WAITING_MAX);
+        assert_eq!(events.end(&event(1, 5), &Ok(confirmation())).len(), DUPLICATES_WAITING_MAX);
         assert!(matches!(events.begin(&event(1, 5), 14), Admission::Handled));
+    }
+
+    #[test]
+    fn an_event_that_was_answered_hears_its_answer_again() {
+        let mut events = Events::new();
+        let max = u64::try_from(EVENT_ANSWERS_MAX).unwrap();
+        for number in 0..=max {
+            assert!(matches!(events.begin(&event(1, number), 0), Admission::Begin));
+            events.end(&event(1, number), &Ok(reply(number)));
+        }
+        assert!(matches!(events.begin(&event(1, 0), 0), Admission::Handled), "it had made room");
+        for number in 1..=max {
+            let Admission::Known(Ok(known)) = events.begin(&event(1, number), 0) else {
+                panic!("{number} was answered");
+            };
+            assert_eq!(known.body.decode::<u64>().unwrap(), number);
+        }
+        assert!(handle(&mut events, &event(2, 5)), "not another origin's");
+        assert!(matches!(events.begin(&event(2, 5), 0), Admission::Handled));
+        let body = Body::copy_of(&vec![7; EVENT_ANSWERS_BYTES_MAX * 2]);
+        assert!(matches!(events.begin(&event(3, 5), 0), Admission::Begin));
+        events.end(&event(3, 5), &Ok(RawReply { schema: Schema::NONE, body }));
+        assert_eq!(events.answers.len(), 1, "one alone may exceed the bytes");
+        assert!(matches!(events.begin(&event(3, 5), 0), Admission::Known(_)));
     }
 
     #[test]
@@ -477,7 +564,7 @@ mod tests {
             assert!(matches!(begun, Admission::Begin), "{begun:?}");
         }
         assert!(matches!(events.begin(&event(5000, 5), 0), Admission::Busy), "all are in use");
-        events.end(&event(1000, 5), false);
+        events.end(&event(1000, 5), &Err(failure()));
         assert!(matches!(events.begin(&event(5000, 5), 0), Admission::Begin));
     }
 
@@ -566,7 +653,8 @@ mod tests {
                 let begun = events.begin(&event(1, number), 0);
                 prop_assert_eq!(matches!(begun, Admission::Begin), !handled.contains(&number));
                 if matches!(begun, Admission::Begin) {
-                    events.end(&event(1, number), !fails);
+                    let outcome = if fails { Err(failure()) } else { Ok(confirmation()) };
+                    events.end(&event(1, number), &outcome);
                     if !fails { handled.insert(number); }
                 }
                 if back % 7 == 0 { newest += back / 7; }

@@ -1,10 +1,12 @@
 //! Owners of streams come and go: there is one in a view, and what is confirmed stays confirmed.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use siloring_pubsub::StreamPolicy;
-use siloring_testkit::sim::{Cluster, Fault};
+use siloring::prelude::*;
+use siloring_pubsub::{Leg, StreamPolicy};
+use siloring_testkit::sim::{Cluster, Fault, Node};
 
 use super::scenario::{New, Note, Outcome, S1, S2, S3, S4, SECOND, check, ensure, process, up};
 use super::stream_gate::{hub_on, reach, send};
@@ -41,6 +43,52 @@ fn answers_over_the_stream_leg_survive_the_leaving_of_its_owner() {
         Ok(())
     }
     check(scenario, &["stream-memory-registry"]);
+}
+
+/// G3, stream leg. The owner of a hub's stream is killed when the hub has answered and the answer
+/// has not come: what is sent again hears the same answer, and the hub is not asked twice.
+#[test]
+fn an_answer_over_the_stream_leg_outlives_its_owner() {
+    fn scenario(new: New<'_>) -> Outcome {
+        begin();
+        let builder = new(3).streams(|streams| streams.stream_routed_kind("portal"));
+        let mut cluster = up(builder)?;
+        let hub = hub_on(&cluster, S3);
+        let asked = Rc::new(Cell::new(0));
+        let count = Rc::clone(&asked);
+        cluster.block_on(S1, move |node| async move {
+            let mut hub = node.handle().hub(hub)?.open().await?;
+            node.streams().reach(&hub, true).await?;
+            node.spawn(async move {
+                while let Some(delivery) = hub.next().await {
+                    count.set(count.get() + 1);
+                    delivery.answer(&Note { number: 100 + count.get(), bytes: Vec::new() });
+                }
+            });
+            Ok::<_, Box<dyn std::error::Error>>(())
+        })??;
+        let told = cluster.block_on(S2, move |node| async move { send(&node, hub, 1).await })?;
+        ensure!(told.name() == "Handled" && asked.get() == 1, "{told:?}");
+        cluster.inflict(Fault::Delay(S1, S3, Duration::from_millis(300), 5 * SECOND));
+        let answer = cluster.spawn(S2, move |node| ask(node, hub));
+        cluster.run_for(Duration::from_millis(450))?;
+        ensure!(asked.get() == 2 && answer.borrow().is_none(), "it has answered: {answer:?}");
+        cluster.inflict(Fault::Kill(S3));
+        cluster.run_for(20 * SECOND)?;
+        let answer = answer.borrow_mut().take();
+        ensure!(matches!(answer, Some(Ok(102))), "{answer:?}");
+        ensure!(asked.get() == 2, "it was asked {} times", asked.get());
+        Ok(())
+    }
+    check(scenario, &["answers-forgotten"]);
+}
+
+/// Asks a hub over the stream leg for a number.
+async fn ask(node: Node, hub: &'static str) -> Result<u64, DeliveryFailure> {
+    let hub = node.handle().hub_ref(hub).expect("the tests' addresses are plain");
+    let route = node.streams().route(hub).leg(Leg::Stream);
+    let sent = Note { number: 2, bytes: Vec::new() };
+    route.send::<Note, Note>(&sent).await.map(|note| note.number)
 }
 
 /// G4. As G3; sixteen minutes later, when the owner has long been idle, it moves again.

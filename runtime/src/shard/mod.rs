@@ -113,6 +113,8 @@ pub enum Planted {
     AgainIsAnew,
     /// What a hub of this shard had not read when it ended is not brought to who has it now.
     EndedHubIsFinal,
+    /// What was answered to an event is not known when it comes again.
+    AnswersForgotten,
 }
 
 /// What a shard is configured with.

@@ -77,6 +77,8 @@ impl<L: Links> Shard<L> {
 
     /// Answers a request that is not handled again.
     pub(super) fn answer_duplicate(&mut self, admission: Admission, request: &Request) {
+        #[cfg(feature = "planted")]
+        let admission = self.planted_admission(admission, request);
         let target = &request.target;
         if let Some(event) = request.envelope.as_deref().and_then(|e| e.event.as_deref()) {
             let (target, stream) = (target.clone(), event.stream.clone());
@@ -92,6 +94,14 @@ impl<L: Links> Shard<L> {
         if let Some(outcome) = outcome_of(admission) {
             self.respond(request.reply_to, request.correlation, target, outcome);
         }
+    }
+
+    #[cfg(feature = "planted")]
+    fn planted_admission(&self, admission: Admission, request: &Request) -> Admission {
+        let is_planted = self.config.planted == super::Planted::AnswersForgotten;
+        let is_event = request.envelope.as_deref().is_some_and(|e| e.event.is_some());
+        let is_known = matches!(admission, Admission::Known(_));
+        if is_planted && is_event && is_known { Admission::Handled } else { admission }
     }
 
     /// Answers a turn's request, and who else asked for the same.

@@ -59,6 +59,7 @@ const DEFECTS: &[(&str, Defect)] = &[
     ("keys-unknown", Defect::Shard(shard::Planted::KeysUnknown)),
     ("again-is-anew", Defect::Shard(shard::Planted::AgainIsAnew)),
     ("ended-hub-is-final", Defect::Shard(shard::Planted::EndedHubIsFinal)),
+    ("answers-forgotten", Defect::Shard(shard::Planted::AnswersForgotten)),
     ("open-before-all-answers", Defect::Directory(directory::Defect::OpenBeforeAllAnswers)),
     ("cache-kept-on-refusal", Defect::Directory(directory::Defect::CacheKeptOnRefusal)),
     ("claim-gives-up", Defect::Directory(directory::Defect::ClaimGivesUp)),

@@ -70,7 +70,7 @@ impl World {
             let body = Body::encode(&());
             let request = RawRequest { method: method.id, schema: method.arguments, body };
             let ended = one.send(request).envelope(envelope).await;
-            // A duplicate of an event is answered with nothing.
+            // A confirmation says nothing.
             let said = ended.map(|reply| reply.body.decode().unwrap_or(0));
             into.lock().unwrap().push(said.map_err(|failure| failure.name()));
         });
@@ -95,7 +95,7 @@ impl World {
 fn an_event_is_handled_once_while_its_consumer_lives() {
     let mut world = World::serving();
     let ends = world.deliver_all([(&ADD, event(5)), (&ADD, event(5)), (&ADD, event(4))]);
-    assert_eq!(ends, [Ok(1), Ok(0), Ok(2)]);
+    assert_eq!(ends, [Ok(1), Ok(1), Ok(2)], "a duplicate hears what was answered");
     assert_eq!(world.count("EventDuplicate"), 1);
     assert_eq!(world.call(&ATTEMPT), 1, "a plain call's own");
     assert_eq!(world.deliver_all([(&ATTEMPT, event(6))]), [Ok(4)], "the event's");
