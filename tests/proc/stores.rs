@@ -36,7 +36,7 @@ fn hot_streams_flow_while_postgres_is_away_and_new_subscriptions_wait_or_hear_wh
     server.stop().unwrap_or_else(|error| panic!("{error}"));
     let stopped = Instant::now();
     // One waits longer than the outage, one does not; none is told that it was made.
-    let patient = ann.ask("subscribe late one ear 40000");
+    let patient = ann.ask("subscribe late one ear-one 40000");
     let mut refused = 0;
     while stopped.elapsed() < OUTAGE {
         let result = bob.result("subscribe late two ear 3000");
