@@ -162,14 +162,16 @@ impl<L: Links> Shard<L> {
         self.try_later(id, failure);
     }
 
-    /// Waits, and tries again; ends with `failure` if there is no other try.
+    /// Waits, and tries again; ends with `failure` if there is no other try. One that is sent too
+    /// late for its answer would turn the certainty that nothing ran into a doubt: a try has at
+    /// least half as long as the wait before it.
     fn try_later(&mut self, id: CorrelationId, failure: DeliveryFailure) {
         self.forget_place(id);
         let Some(open) = self.ledger.get_mut(id) else { return };
         let tries = u32::from(open.attempts).max(1);
         let wait = backoff(tries, &mut self.entropy);
-        let again = self.now + wait + time_of_next_try(open, &failure, self.now);
-        if tries >= ROUTER_ATTEMPTS_MAX || again >= open.deadline {
+        let again = self.now + wait + time_of_next_try(open, &failure, wait, self.now);
+        if tries >= ROUTER_ATTEMPTS_MAX || again > open.deadline {
             return self.finish(id, Err(failure));
         }
         open.stage = Stage::Backoff;
@@ -372,14 +374,18 @@ impl<L: Links> Shard<L> {
     }
 }
 
-/// What another try takes for certain. That the registry is away is waited out at the target, so
-/// the next try takes as long as the last: one that would not end by the deadline would turn a
-/// certain refusal into one that timed out.
-fn time_of_next_try(open: &OpenDelivery, failure: &DeliveryFailure, now: Moment) -> Duration {
+/// What another try has, at least. That the registry is away is waited out at the target: there the
+/// next try takes as long as the last.
+fn time_of_next_try(
+    open: &OpenDelivery,
+    failure: &DeliveryFailure,
+    wait: Duration,
+    now: Moment,
+) -> Duration {
     if failure.rejected_kind() == Some(RejectedKind::RegistryUnavailable) {
-        now.since(open.tried)
+        now.since(open.tried).max(wait / 2)
     } else {
-        Duration::ZERO
+        wait / 2
     }
 }
 

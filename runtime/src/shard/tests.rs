@@ -609,6 +609,27 @@ fn a_place_that_a_peer_made_up_is_tried_again_elsewhere() {
     assert_eq!(stage, Some(crate::ledger::Stage::Backoff), "not posted to a shard that is none");
 }
 
+/// The shortest wait leaves the next try less than its answer needs: sent, it would end as timed
+/// out, and its sender could not know that nothing ran.
+#[test]
+fn a_try_that_could_not_be_answered_is_not_made() {
+    let mut world = World::serving();
+    world.at("one", &ADD);
+    let outcomes = Outcomes::default();
+    let (counter, heard) = (world.handle.grain::<Counter>("one"), Arc::clone(&outcomes));
+    world.spawn(move || async move {
+        let outcome = call(&counter, &SLEEP).deadline(Duration::from_millis(55)).await;
+        heard.lock().unwrap().push(outcome);
+    });
+    let id = world.shard.ledger.select(|_| true)[0];
+    let failure = DeliveryFailure::rejected(RejectedKind::RegistryUnavailable, "not now");
+    let entered = world.shard.enter(world.now);
+    world.shard.resolve(id, None, Outcome::failure(failure.clone()));
+    drop(entered);
+    world.settle();
+    assert_eq!(*outcomes.lock().unwrap(), [Err(CallError::Delivery(failure))]);
+}
+
 #[test]
 fn a_run_says_that_more_is_held_than_it_took() {
     let mut world = World::serving();
