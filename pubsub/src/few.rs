@@ -5,14 +5,14 @@
 //!
 //! Contract: sorted by key; a search takes logarithmic time, and adding or taking out at either end
 //! constant time. In the middle the shorter side is moved: values that are not small are boxed.
-//! Room that a burst took is given back when the last entry goes.
+//! Room that is not small is given back when the last entry goes.
 
 use core::borrow::Borrow;
 use core::cmp::Ordering;
 use std::collections::VecDeque;
 
-/// Room that is kept without entries, so that one that comes and goes allocates nothing.
-const ROOM_KEPT: usize = 4;
+/// So much room is kept without entries: a small one that comes and goes allocates nothing.
+const ROOM_KEPT_BYTES: usize = 64;
 
 /// See the module's head.
 #[derive(Debug)]
@@ -71,7 +71,8 @@ impl<K, V> Few<K, V> {
     }
 
     fn give_back(&mut self) {
-        if self.0.is_empty() && self.0.capacity() > ROOM_KEPT {
+        let room = self.0.capacity() * size_of::<(K, V)>();
+        if self.0.is_empty() && room > ROOM_KEPT_BYTES {
             self.0 = VecDeque::new();
         }
     }
@@ -166,6 +167,7 @@ impl<K: Ord, V> FromIterator<(K, V)> for Few<K, V> {
 }
 
 /// Adds to the end of a queue that mostly holds one value, or none.
+#[inline]
 pub(crate) fn push_back<T>(queue: &mut VecDeque<T>, value: T) {
     if queue.capacity() == 0 {
         queue.reserve_exact(1);
@@ -191,7 +193,11 @@ mod tests {
         assert_eq!(few.0.capacity(), 0);
         few.insert(1, 1);
         few.remove(&1);
-        assert_eq!(few.0.capacity(), 1, "one that comes and goes allocates once");
+        assert_eq!(few.0.capacity(), 1, "a small one that comes and goes allocates once");
+        let mut large = Few::new();
+        large.insert(1, [0_u8; ROOM_KEPT_BYTES]);
+        large.remove(&1);
+        assert_eq!(large.0.capacity(), 0);
     }
 
     impl Few<u32, u32> {

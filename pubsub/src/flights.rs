@@ -172,7 +172,7 @@ fn fly(
             lane: origin.lane,
             number: origin.number,
             schema: schema.to_bits(),
-            body: body.as_slice().to_vec(),
+            body: body.to_vec(),
         }
     });
     let events = events.collect();

@@ -205,7 +205,7 @@ impl Queue {
             origin: entry.origin,
             attempts,
             schema: entry.schema,
-            body: entry.body.clone(),
+            body: Body::copy_of(&entry.body),
         };
         let output = QueueOutput::DeadLetter { consumer: key, letter, failure: failure.clone() };
         push_back(&mut self.outputs, output);

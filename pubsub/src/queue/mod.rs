@@ -163,7 +163,8 @@ struct Entry {
     origin: Origin,
     attempts_before: u8,
     schema: Schema,
-    body: Body,
+    /// No more than it has: it may be retained for long.
+    body: Box<[u8]>,
     deadline: Moment,
     skipped: Vec<ConsumerKey>,
     /// Until every consumer is through with it. Apart, as closed ones stay for longer.
@@ -253,7 +254,12 @@ impl Queue {
 
     /// The next effect.
     pub(crate) fn poll_output(&mut self) -> Option<QueueOutput> {
-        self.outputs.pop_front()
+        let output = self.outputs.pop_front();
+        if output.is_none() {
+            // An idle queue keeps no room for them.
+            self.outputs = VecDeque::new();
+        }
+        output
     }
 
     /// Adds a consumer: it gets every event from now on, or from an earlier position that is still
@@ -328,7 +334,7 @@ impl Queue {
             origin: event.origin,
             attempts_before: event.attempts_before,
             schema: event.schema,
-            body: event.body,
+            body: event.body.as_slice().into(),
             deadline: event.deadline,
             skipped: event.skipped,
             open: Some(Box::new(Open { owing, waiting: vec![event.waiting], summary })),
@@ -341,7 +347,7 @@ impl Queue {
     }
 
     /// An event as it is handed out: its origin, schema and body.
-    pub(crate) fn event(&self, position: u64) -> (Origin, Schema, &Body) {
+    pub(crate) fn event(&self, position: u64) -> (Origin, Schema, &[u8]) {
         let entry = &self.entries[index_of(self.first, position)];
         (entry.origin, entry.schema, &entry.body)
     }
