@@ -27,6 +27,7 @@ mod tests;
 mod turns;
 
 use core::any::Any;
+use core::cell::Cell;
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -268,6 +269,8 @@ pub struct Shard<L> {
     host_of: HashMap<String, u32>,
     hub_kinds: HashSet<String>,
     activations: Slab<Activation>,
+    /// The activation that was looked for last: a call on its own shard looks for it twice.
+    found: Cell<Option<(AddressHash, ActivationKey)>>,
     own: OwnGrains,
     hubs: HashMap<AddressHash, HubEntry>,
     tasks: Tasks,
@@ -345,6 +348,7 @@ impl<L: Links> Shard<L> {
             host_of,
             hub_kinds: config.hub_kinds.iter().cloned().collect(),
             activations: Slab::new(),
+            found: Cell::new(None),
             own: OwnGrains::of(&hosts),
             hosts,
             hubs: HashMap::default(),

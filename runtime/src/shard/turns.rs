@@ -28,7 +28,14 @@ impl<L: Links> Shard<L> {
     /// The activation of this shard at the address.
     #[inline]
     pub(super) fn activation_at(&self, hash: AddressHash) -> Option<ActivationKey> {
-        self.local.known.activations.borrow().get(&hash).copied()
+        match self.found.get() {
+            Some((found, key)) if found == hash => Some(key),
+            Some(_) | None => {
+                let key = self.local.known.activations.borrow().get(&hash).copied();
+                self.found.set(key.map(|key| (hash, key)).or(self.found.get()));
+                key
+            }
+        }
     }
 
     /// The directory says: this activation is the one.
@@ -453,6 +460,7 @@ impl<L: Links> Shard<L> {
         self.named = self.named.filter(|named| *named != key);
         let address = activation.shared.address.clone();
         self.local.known.activations.borrow_mut().remove(&address.hash());
+        self.found.set(None);
         if self.is_of_shard(activation.host) {
             self.own.living_count -= 1;
         }

@@ -70,7 +70,7 @@ fn a_remembered_place_is_known() {
 #[test]
 fn a_future_that_is_dropped_with_its_shard_finds_what_the_shard_keeps() {
     #[derive(Default)]
-    struct Kept(std::cell::Cell<u64>);
+    struct Kept(Cell<u64>);
     struct Looks(Arc<std::sync::atomic::AtomicU64>);
     impl Drop for Looks {
         fn drop(&mut self) {
@@ -103,7 +103,7 @@ fn a_future_sees_that_its_silo_drains() {
 #[test]
 fn what_is_kept_once_a_shard_is_found_by_its_type() {
     #[derive(Default)]
-    struct Kept(std::cell::Cell<u64>);
+    struct Kept(Cell<u64>);
     let mut world = World::serving();
     world.spawn(|| async { Here::extension::<Kept>().0.set(5) });
     let (kept, shared, none) = world.run(|| async {
