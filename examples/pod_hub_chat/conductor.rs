@@ -33,12 +33,15 @@ const TRICKLE: Duration = Duration::from_millis(50);
 /// Reports read before the loop looks at its other duties.
 const NEWS_PER_LOOP_MAX: usize = 1024;
 
-/// Plays, and ends with 0 only if nothing was silent and nothing doubled.
+/// Plays, and ends with 0 only if nothing was silent, nothing doubled, and every probe came back.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let folder = tempfile::Builder::new().prefix("siloring-chat-").tempdir()?;
     let (store, postgres) = store(options, folder.path())?;
     siloring::migrate(&store).context("the store was not prepared")?;
     let cluster = format!("chat-{}-{}", std::process::id(), now_us());
+    if options.outage.is_some() && postgres.is_none() {
+        bail!("--outage stops a server of this program's own: add --store postgres");
+    }
     let (cast, script) = match &options.trace {
         Some(path) => trace::read(path)?,
         None => conversation::read()?,
@@ -48,6 +51,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         score: Score::new(),
         stage: Stage::default(),
         deeds: Deeds::new(options, cast.events),
+        postgres,
         up: Vec::new(),
         killed: BTreeSet::new(),
         pace: Pace::new(options),
@@ -62,9 +66,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     conductor.open(options.pods)?;
     conductor.play()?;
     conductor.close()?;
-    drop(postgres);
+    conductor.postgres = None;
     table::show(&conductor.score, options);
-    let promised = conductor.score.broken_promises() == (0, 0);
+    let Conductor { score: books, .. } = &conductor;
+    let promised = books.broken_promises() == (0, 0) && books.probes_failed() == 0;
     Ok(if promised { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -118,6 +123,8 @@ pub(crate) struct Conductor {
     pub(crate) score: Score,
     pub(crate) stage: Stage,
     pub(crate) deeds: Deeds,
+    /// The server behind the store, if it is our own.
+    pub(crate) postgres: Option<PrivatePostgres>,
     /// Pods whose silo is active and that are not on their way out, oldest first.
     pub(crate) up: Vec<PodId>,
     /// Pods that were killed and whose last reports may still come.
@@ -125,7 +132,7 @@ pub(crate) struct Conductor {
     pace: Pace,
     progress: ProgressBar,
     in_flight_max: usize,
-    cast: Cast,
+    pub(crate) cast: Cast,
     script: Script,
     said: u64,
     pods_named: u32,
@@ -296,6 +303,7 @@ impl Conductor {
             Report::Said { number, outcome, took_us } => {
                 self.score.said(number, outcome, took_us, now_us());
             }
+            Report::Probed { passed, failed } => self.probed(pod, passed, &failed),
             Report::Tally(tally) => self.score.tally(pod, *tally),
             Report::Drained => self.score.drained(pod, now_us()),
         }

@@ -4,16 +4,17 @@
 //! process with a silo. A member posts by a grain call to the room; the room delivers the line to
 //! the hub of every other member, or publishes it on the room's stream, which the members' hubs
 //! subscribe to, or both (`--leg`). While the talk goes on, pods are rolled (a newcomer joins, the
-//! oldest drains) and killed with `kill -9`. At the end stands a table: what was sent, what became
-//! of it, and how long. It ends with 0 only if no message was silent (no outcome ever came, or an
-//! untrue one) and none doubled (a handler ran twice for one message and attempt).
+//! oldest drains) and killed with `kill -9`, and their store may be stopped for a while; after each
+//! of these every pod is probed. At the end stands a table: what was sent, what became of it, and
+//! how long. It ends with 0 only if no message was silent (no outcome ever came, or an untrue one),
+//! none doubled (a handler ran twice for one message and attempt), and every probe came back.
 //!
 //! - [`options`]: the command line. [`script`], [`conversation`], [`trace`]: what is said.
 //! - [`conductor`]: starts the pods and paces the talk. [`deeds`]: rolls and kills. [`crew`]: the
 //!   pods as its children. [`stage`]: where the members are. [`score`]: the books. [`table`]: how
 //!   they are shown.
-//! - [`pod`]: a pod's process. [`room`]: the grain. [`tally`]: what a pod counts, [`journal`]: what
-//!   ran in it. [`protocol`]: the lines between conductor and pod.
+//! - [`pod`]: a pod's process. [`probe`]: signs of life. [`room`]: the grain. [`tally`]: what a
+//!   pod counts, [`journal`]: what ran in it. [`protocol`]: the lines between conductor and pod.
 //! - [`terminal`]: talking by hand. [`postgres`]: a private server for `--store postgres`.
 
 mod clock;
@@ -25,6 +26,7 @@ mod journal;
 mod options;
 mod pod;
 mod postgres;
+mod probe;
 mod protocol;
 mod ranges;
 mod room;

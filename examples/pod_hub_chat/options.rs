@@ -34,6 +34,9 @@ pub(crate) struct Options {
     /// How often a pod is killed with `kill -9` and started again.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) kills: u32,
+    /// For how long the private server of `--store postgres` is stopped in the middle of the talk.
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) outage: Option<u64>,
     /// Pods to begin with.
     #[arg(long, value_name = "N", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u32).range(2..=16))]
@@ -45,7 +48,9 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) json: bool,
     /// Talk by hand: run this in two terminals.
-    #[arg(long, conflicts_with_all = ["json", "trace", "speed", "rolls", "kills", "pods", "leg"])]
+    #[arg(long)]
+    #[arg(conflicts_with_all = ["json", "trace", "speed", "rolls", "kills", "outage"])]
+    #[arg(conflicts_with_all = ["pods", "leg"])]
     pub(crate) interactive: bool,
     /// Your name with `--interactive`.
     #[arg(long, value_name = "NAME", requires = "interactive")]

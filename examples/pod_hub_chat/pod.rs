@@ -13,11 +13,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use siloring::prelude::*;
-use siloring::{Idle, ShardIndex, Stream, Streams, SubscribeError};
+use siloring::{Idle, ShardIndex, Stream, Streams, SubscribeError, Subscription};
 
 use super::clock::{micros, now_us};
 use super::journal::{Over, Who};
 use super::options::{Legs, PodSettings};
+use super::probe::Prober;
 use super::protocol::{Command, Join, Outcome, Report, read_lines, write_line};
 use super::room::{Heard, Line, Post, Refusal, Room, RoomRef as _, STREAMS, portal};
 use super::tally::TALLY;
@@ -50,6 +51,7 @@ pub(crate) fn run(settings: &PodSettings) -> anyhow::Result<ExitCode> {
         silo: silo.handle(),
         streams: Arc::clone(silo.streams()),
         legs: settings.leg,
+        name: settings.name.clone(),
         shared: Arc::new(Shared::new(reports)),
     };
     pod.shared.report(Report::Ready);
@@ -59,6 +61,7 @@ pub(crate) fn run(settings: &PodSettings) -> anyhow::Result<ExitCode> {
                 pod.open(member, place, rooms, join);
             }
             Command::Say { number, member, room, text } => pod.say(number, &member, &room, text),
+            Command::Probe { rooms } => pod.probe(rooms),
             Command::Drain => break,
         }
     }
@@ -101,6 +104,7 @@ struct Pod {
     silo: Handle,
     streams: Arc<Streams>,
     legs: Legs,
+    name: String,
     shared: Arc<Shared>,
 }
 
@@ -201,6 +205,24 @@ impl Pod {
         }
     }
 
+    /// Asks rooms for signs of life; what came is a report.
+    fn probe(&self, rooms: Vec<String>) {
+        let prober = Prober {
+            silo: self.silo.clone(),
+            streams: Arc::clone(&self.streams),
+            legs: self.legs,
+            name: format!("probe-{}", self.name),
+        };
+        let shared = Arc::clone(&self.shared);
+        let home = self.shard(&portal(&prober.name));
+        let probing = self.silo.spawn_on(home, move || async move {
+            shared.report(prober.probe(&rooms).await);
+        });
+        if let Err(failure) = probing {
+            self.shared.report(Report::Probed { passed: 0, failed: vec![failure.to_string()] });
+        }
+    }
+
     /// The shard that an address belongs to.
     fn shard(&self, address: &str) -> ShardIndex {
         let hash = Address::parse(address).map_or(0, |address| address.hash().0);
@@ -239,9 +261,7 @@ async fn open_hub(
     Ok((hub, rooms))
 }
 
-/// Subscribes the hub to the streams of its rooms, in place of the one on the pod that the member
-/// comes from. The member's name is the key, so that this may be done as often as one likes: it is
-/// done again when the answer was lost with a pod.
+/// Subscribes the hub to the streams of its rooms.
 async fn subscribe(
     hub: &Hub,
     streams: &Arc<Streams>,
@@ -249,20 +269,32 @@ async fn subscribe(
     rooms: &Rooms,
 ) -> anyhow::Result<()> {
     for room in rooms.keys() {
-        let stream = Stream::<Line>::new(hub.handle(), streams, STREAMS, room)?;
-        let mut tries_left = SUBSCRIBE_TRIES;
-        loop {
-            tries_left -= 1;
-            match stream.subscription(member).take_over().hub(hub).await {
-                Ok(_) => break,
-                Err(SubscribeError::Delivery(_)) if tries_left > 0 => {}
-                Err(error) => {
-                    return Err(error).with_context(|| format!("{member} does not hear {room}"));
-                }
+        hear(hub, streams, member, room).await?;
+    }
+    Ok(())
+}
+
+/// Subscribes the hub to a stream, in place of the one on the pod that the member comes from. The
+/// member's name is the key, so that this may be done as often as one likes: it is done again when
+/// the answer was lost with a pod.
+pub(crate) async fn hear(
+    hub: &Hub,
+    streams: &Arc<Streams>,
+    member: &str,
+    room: &str,
+) -> anyhow::Result<(Stream<Line>, Subscription)> {
+    let stream = Stream::<Line>::new(hub.handle(), streams, STREAMS, room)?;
+    let mut tries_left = SUBSCRIBE_TRIES;
+    loop {
+        tries_left -= 1;
+        match stream.subscription(member).take_over().hub(hub).await {
+            Ok(subscription) => return Ok((stream, subscription)),
+            Err(SubscribeError::Delivery(_)) if tries_left > 0 => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("{member} does not hear {room}"));
             }
         }
     }
-    Ok(())
 }
 
 /// Handles what is delivered to a member, until its hub is taken over by another pod or closed.

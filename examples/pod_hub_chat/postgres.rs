@@ -48,9 +48,19 @@ impl PrivatePostgres {
         let settings = data.join("postgresql.conf");
         let before = fs::read_to_string(&settings)?;
         fs::write(&settings, format!("{before}{SETTINGS}{sockets}"))?;
-        let log = server.folder.path().join("log");
-        run(server.command("pg_ctl").args(["-w", "start", "-D"]).arg(&data).arg("-l").arg(log))?;
+        server.go_on()?;
         Ok(server)
+    }
+
+    /// Stops the server at once: open sessions are cut.
+    pub(crate) fn stop(&self) -> anyhow::Result<()> {
+        run(self.command("pg_ctl").args(["-w", "-m", "immediate", "stop", "-D"]).arg(self.data()))
+    }
+
+    /// Starts it, for the first time or after a stop, and waits until it answers.
+    pub(crate) fn go_on(&self) -> anyhow::Result<()> {
+        let log = self.folder.path().join("log");
+        run(self.command("pg_ctl").args(["-w", "start", "-D"]).arg(self.data()).arg("-l").arg(log))
     }
 
     /// Its URL.
@@ -74,10 +84,8 @@ impl PrivatePostgres {
 
 impl Drop for PrivatePostgres {
     fn drop(&mut self) {
-        let data = self.data();
         // The program is ending: a server that does not stop says why in its own log.
-        let _stopped =
-            run(self.command("pg_ctl").args(["-m", "immediate", "stop", "-D"]).arg(data));
+        let _stopped = self.stop();
     }
 }
 

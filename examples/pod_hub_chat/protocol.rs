@@ -9,6 +9,9 @@ use std::io::{self, BufRead, Write};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+/// Signs of life that a pod asks for when it is probed.
+pub(crate) const PROBES: u32 = 10;
+
 /// What the conductor asks of a pod.
 #[derive(Serialize, Deserialize, Debug, Clone)]
 pub(crate) enum Command {
@@ -17,6 +20,8 @@ pub(crate) enum Command {
     Open { member: String, place: u32, rooms: Vec<String>, join: Join },
     /// Post as a member whose hub is open here.
     Say { number: u64, member: String, room: String, text: String },
+    /// Ask each of these rooms, over and over until [`PROBES`] were asked, for a sign of life.
+    Probe { rooms: Vec<String> },
     /// Finish what was begun, drain the silo, report for the last time, end.
     Drain,
 }
@@ -41,6 +46,8 @@ pub(crate) enum Report {
     NotOpened { member: String, why: String },
     /// A post has ended, one way or the other.
     Said { number: u64, outcome: Outcome, took_us: u64 },
+    /// How many of [`PROBES`] came back, and how the others ended.
+    Probed { passed: u32, failed: Vec<String> },
     /// What was counted since the last one.
     Tally(Box<Tally>),
     /// The last line: everything was finished, the silo has drained.

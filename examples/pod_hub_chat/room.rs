@@ -44,6 +44,18 @@ pub(crate) struct Line {
     pub(crate) sent_us: u64,
 }
 
+/// A pod's question whether lines still come to it.
+#[message(type = "chat.probe")]
+#[derive(Debug)]
+pub(crate) struct Probe {
+    /// Whose hub, and whose stream.
+    pub(crate) name: String,
+    /// Whether the room calls the hub.
+    pub(crate) by_calls: bool,
+    /// Whether it publishes on the stream.
+    pub(crate) by_stream: bool,
+}
+
 /// Who got a line by a call.
 #[message(type = "chat.heard")]
 #[derive(Debug)]
@@ -64,6 +76,8 @@ pub(crate) enum Refusal {
     BadName(String),
     #[error("the list of members was not stored: {0}")]
     NotStored(String),
+    #[error("no sign of life came through: {0}")]
+    Unheard(String),
 }
 
 impl Refusal {
@@ -73,6 +87,7 @@ impl Refusal {
             Self::NotAMember(_) => "NotAMember",
             Self::BadName(_) => "BadName",
             Self::NotStored(_) => "NotStored",
+            Self::Unheard(_) => "Unheard",
         }
     }
 }
@@ -122,6 +137,30 @@ impl Room {
         self.members.retain(|member| member.name != name);
         self.store(ctx).await?;
         Ok(self.members.len() as u64)
+    }
+
+    /// Sends a sign of life the way that lines go, and hears that it came.
+    pub(crate) async fn probe(&self, ctx: &Ctx, probe: Probe) -> Result<(), Refusal> {
+        let Probe { name, by_calls, by_stream } = probe;
+        let unheard = |failure: DeliveryFailure| Refusal::Unheard(failure.to_string());
+        let line = Line {
+            number: 0,
+            room: ctx.key().to_owned(),
+            from: ctx.key().to_owned(),
+            text: String::new(),
+            sent_us: now_us(),
+        };
+        if by_calls {
+            let hub = member(ctx, name.clone())?.portal;
+            let called = hub.send::<Line, ()>(&line).deadline(DELIVERY_TIME_MAX).await;
+            called.map_err(|CallError::Delivery(failure)| unheard(failure))?;
+        }
+        if by_stream {
+            let bad_name = |_| Refusal::BadName(name.clone());
+            let stream = Stream::<Line>::here(STREAMS, &name).map_err(bad_name)?;
+            stream.publish(&line).deadline(DELIVERY_TIME_MAX).await.map_err(unheard)?;
+        }
+        Ok(())
     }
 
     /// Passes a line to every other member and says who got it. Posts interleave: one slow member

@@ -19,7 +19,7 @@ use hdrhistogram::Histogram;
 use super::clock::micros;
 use super::crew::PodId;
 use super::journal::Who;
-use super::protocol::{Checks, Deliveries, Outcome, Tally};
+use super::protocol::{Checks, Deliveries, Outcome, PROBES, Tally};
 use super::ranges::{Added, Ranges};
 use super::tally::histogram;
 
@@ -75,6 +75,8 @@ pub(crate) enum Kind {
     Roll,
     /// The pod with the most members is killed; they move to the others, and it starts again.
     Kill,
+    /// The store is stopped, and started again.
+    Outage,
 }
 
 /// Something was done to the pods.
@@ -88,6 +90,8 @@ pub(crate) struct Trouble {
     pub(crate) took_us: u64,
     /// The longest that a room with posts waiting handled none of them.
     pub(crate) outage_us: u64,
+    /// Of each pod that was up afterwards, how many of its probes came back.
+    pub(crate) probes: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -166,6 +170,12 @@ impl Score {
         let legs = self.legs().map(|(_, leg)| leg);
         let silent = legs.iter().map(|leg| leg.silent).sum();
         (silent, legs.iter().map(|leg| leg.doubled).sum())
+    }
+
+    /// Probes that did not come back.
+    pub(crate) fn probes_failed(&self) -> u32 {
+        let probes = self.troubles.iter().flat_map(|trouble| &trouble.probes);
+        probes.map(|passed| PROBES - passed).sum()
     }
 
     /// A post goes to a pod.
@@ -301,6 +311,17 @@ mod tests {
     use super::super::journal::Over;
     use super::*;
 
+    fn trouble() -> Trouble {
+        Trouble {
+            kind: Kind::Kill,
+            what: String::new(),
+            began_us: 100,
+            took_us: 0,
+            outage_us: 0,
+            probes: Vec::new(),
+        }
+    }
+
     fn tally(sent: u64, handled: u64) -> Tally {
         let delivered = Deliveries { sent, handled, failed: BTreeMap::new() };
         Tally { delivered, ..Tally::default() }
@@ -380,17 +401,20 @@ mod tests {
     }
 
     #[test]
+    fn a_probe_that_did_not_come_back_is_counted() {
+        let mut score = Score::new();
+        for passed in [PROBES, PROBES - 3] {
+            score.troubles.push(trouble());
+            score.troubles[0].probes.push(passed);
+        }
+        assert_eq!(score.probes_failed(), 3);
+    }
+
+    #[test]
     fn an_outage_is_how_long_a_waiting_room_handled_nothing() {
         let pod = PodId::first();
         let mut score = Score::new();
-        let trouble = Trouble {
-            kind: Kind::Kill,
-            what: String::new(),
-            began_us: 100,
-            took_us: 0,
-            outage_us: 0,
-        };
-        score.troubles.push(trouble);
+        score.troubles.push(trouble());
         score.sent(1, pod, "lobby", 50);
         score.sent(2, pod, "lobby", 120);
         score.said(1, Outcome::Failed("TimedOut".into()), 0, 300);

@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::options::Options;
-use super::protocol::Checks;
+use super::protocol::{Checks, PROBES};
 use super::score::{Kind, Leg, Score};
 
 /// Shows the books.
@@ -73,9 +73,13 @@ fn kinds(legs: &[(&str, &Leg)]) -> Table {
 }
 
 fn troubles(score: &Score) -> Table {
-    let mut table = table(&["trouble", "mended after", "longest outage of a room"]);
+    let header = ["trouble", "mended after", "longest outage of a room", "probes on each pod"];
+    let mut table = table(&header);
     for trouble in &score.troubles {
-        table.add_row([trouble.what.clone(), time(trouble.took_us), time(trouble.outage_us)]);
+        let probes = trouble.probes.iter().map(|passed| format!("{passed}/{PROBES}"));
+        let probes = probes.collect::<Vec<_>>().join(" ");
+        let (took, outage) = (time(trouble.took_us), time(trouble.outage_us));
+        table.add_row([trouble.what.clone(), took, outage, probes]);
     }
     table
 }
@@ -117,6 +121,9 @@ fn verdict(score: &Score) -> String {
              last 50 ms is in no book.",
         );
     }
+    if score.probes_failed() > 0 {
+        text.push_str("\nBROKEN: not every probe came back.");
+    }
     match score.broken_promises() {
         (0, 0) => text + "\nNothing was silent, nothing was doubled.",
         (silent, doubled) => format!("{text}\nBROKEN: {silent} silent, {doubled} doubled."),
@@ -143,6 +150,9 @@ struct Summary<'a> {
     latency_us: Percentiles,
     rolls: usize,
     kills: usize,
+    store_outages: usize,
+    /// After each trouble, of each pod, how many of its ten probes came back.
+    probes: Vec<&'a [u32]>,
     outages_ms: Vec<u64>,
     deliveries: Deliveries<'a>,
     publishes: Deliveries<'a>,
@@ -176,7 +186,8 @@ impl<'a> Summary<'a> {
     fn of(score: &'a Score) -> Self {
         let (silent, doubled) = score.broken_promises();
         let to_room = &score.to_room;
-        let kills = score.troubles.iter().filter(|trouble| trouble.kind == Kind::Kill).count();
+        let troubles = &score.troubles;
+        let count = |kind| troubles.iter().filter(|trouble| trouble.kind == kind).count();
         Self {
             sent: to_room.sent,
             handled: to_room.handled,
@@ -185,15 +196,17 @@ impl<'a> Summary<'a> {
             doubled,
             lost_with_sender: to_room.lost_with_sender,
             latency_us: Percentiles::of(&to_room.latency),
-            rolls: score.troubles.len() - kills,
-            kills,
-            outages_ms: score.troubles.iter().map(|trouble| trouble.outage_us / 1_000).collect(),
+            rolls: count(Kind::Roll),
+            kills: count(Kind::Kill),
+            store_outages: count(Kind::Outage),
+            probes: troubles.iter().map(|trouble| &*trouble.probes).collect(),
+            outages_ms: troubles.iter().map(|trouble| trouble.outage_us / 1_000).collect(),
             deliveries: Deliveries::of(&score.to_member),
             publishes: Deliveries::of(&score.to_stream),
             events: Deliveries::of(&score.to_subscriber),
             checks: score.checks,
             answered_us: Percentiles::of(&score.answered),
-            mended_ms: score.troubles.iter().map(|trouble| trouble.took_us / 1_000).collect(),
+            mended_ms: troubles.iter().map(|trouble| trouble.took_us / 1_000).collect(),
         }
     }
 }

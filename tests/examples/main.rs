@@ -50,6 +50,8 @@ fn chat(options: &[&str]) -> serde_json::Value {
     let table: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
     assert_eq!((&table["silent"], &table["doubled"]), (&0.into(), &0.into()), "{table}");
     assert_eq!((&table["rolls"], &table["kills"]), (&1.into(), &1.into()), "{table}");
+    let all_came = serde_json::json!([[10, 10], [10, 10]]);
+    assert_eq!(table["probes"], all_came, "two pods, after each trouble: {table}");
     table
 }
 
