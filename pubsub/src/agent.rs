@@ -270,7 +270,11 @@ async fn give(
             break;
         }
         let request = RawRequest { method, schema: event.schema, body: Body::copy_of(event.body) };
-        let call = target.send(request).envelope(envelope).deadline(until.since(Here::now()));
+        // The event's owner tries again, and says what comes of it. A call that goes on by itself
+        // could outlive what its consumer knows: an owner that is refused as an old one must not
+        // come back to another activation, which knows of no later one.
+        let call = target.send(request).envelope(envelope).one_try();
+        let call = call.deadline(until.since(Here::now()));
         match call.await {
             Ok(reply) => {
                 done.set(done.get() + 1);

@@ -217,7 +217,8 @@ fn fly(
     let agent = ShardKey(Endpoint { silo: together.silo, shard });
     let agent = Here::handle().grain::<Agent>(agent);
     Box::pin(async move {
-        let call = agent.call::<_, Vec<WireResult>>(&DELIVER_SPEC, &frame).deadline(deadline);
+        let call = agent.call::<_, Vec<WireResult>>(&DELIVER_SPEC, &frame).one_of_several();
+        let call = call.deadline(deadline);
         let results = match call.await {
             Ok(results) => Ok(results.into_iter().map(Given::from).collect()),
             Err(CallError::Delivery(failure)) => Err(failure),

@@ -338,11 +338,14 @@ impl Window {
             Err(failure) => failure,
         };
         let was_handed_on = self.attempts_before > 0 || self.open.is_queued;
-        if failure.rejected_kind().is_none() || !was_handed_on {
-            return Err(failure);
-        }
-        let detail = format!("an owner that was lost may have handed it out; then: {failure}");
-        Err(DeliveryFailure::indeterminate(IndeterminateKind::LostAfterHandOver, detail))
+        let failure = if failure.rejected_kind().is_none() || !was_handed_on {
+            failure
+        } else {
+            let detail = format!("an owner that was lost may have handed it out; then: {failure}");
+            DeliveryFailure::indeterminate(IndeterminateKind::LostAfterHandOver, detail)
+        };
+        Here::failed(None, &self.event.stream, failure.clone());
+        Err(failure)
     }
 
     async fn bring_to_an_owner(&mut self, level: Level) -> Result<Took, DeliveryFailure> {
@@ -360,7 +363,7 @@ impl Window {
             let request = self.request(level, !header_first);
             let call = self.event.owner.call::<_, Took>(&PUBLISH_SPEC, &request);
             // Whether the event may leave a silo that is leaving was asked when it was new.
-            let call = call.begun_before().deadline(remaining);
+            let call = call.begun_before().one_of_several().deadline(remaining);
             let failure = match call.await {
                 Ok(took) => {
                     self.learn(&took);

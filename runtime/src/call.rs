@@ -76,6 +76,18 @@ impl fmt::Debug for Waiter {
 #[derive(Clone, Copy, Debug)]
 pub struct SlotHandle(pub(crate) SlotKey);
 
+/// Who makes a call again that has failed, and tells that it did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Tries {
+    /// The router, as far as that is safe; then the failure is told.
+    #[default]
+    Router,
+    /// The router, and then the caller: a failure is not the end of it.
+    RouterThenCaller,
+    /// The caller alone.
+    Caller,
+}
+
 /// What a caller asks for.
 #[derive(Debug)]
 pub struct CallRequest {
@@ -241,6 +253,15 @@ impl<T, E> Call<T, E> {
         self
     }
 
+    /// Says that the caller makes the call again if it fails, and tells itself what comes of that
+    /// in the end: a failure of this one is no event.
+    pub fn one_of_several(mut self) -> Self {
+        if let State::Unsent(parcel) = &mut self.state {
+            parcel.tries = Tries::RouterThenCaller;
+        }
+        self
+    }
+
     /// Sends identity, headers and trace with the call.
     pub fn envelope(mut self, envelope: Envelope) -> Self {
         if let State::Unsent(parcel) = &mut self.state {
@@ -399,6 +420,15 @@ impl RawCall {
     /// As [`Call::idempotency_key`].
     pub fn idempotency_key(self, key: u128) -> Self {
         Self(self.0.idempotency_key(key))
+    }
+
+    /// As [`Call::one_of_several`]; and the router leaves the further tries to the caller: whatever
+    /// refuses the call for the moment ends it.
+    pub fn one_try(mut self) -> Self {
+        if let State::Unsent(parcel) = &mut self.0.state {
+            parcel.tries = Tries::Caller;
+        }
+        self
     }
 }
 

@@ -127,6 +127,15 @@ impl Here {
         local().stage(Op::DeadLetter(Box::new(failed)));
     }
 
+    /// Tells of a delivery that has failed though it was tried several times, each by a call that
+    /// was [`Call::one_of_several`]: it is counted, and logged unless its target's were lately.
+    ///
+    /// [`Call::one_of_several`]: crate::call::Call::one_of_several
+    pub fn failed(source: Option<&Address>, target: &Address, failure: DeliveryFailure) {
+        let failed = FailedDelivery { source: source.cloned(), target: target.clone(), failure };
+        local().stage(Op::Failed(Box::new(failed)));
+    }
+
     /// A draw of the shard's entropy.
     pub fn random() -> u64 {
         local().known.entropy.borrow_mut().u64(..)

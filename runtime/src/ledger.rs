@@ -22,7 +22,7 @@ use siloring_core::outcome::DeliveryFailure;
 use siloring_core::time::Moment;
 use slab::Slab;
 
-use crate::call::{CallRequest, Waiter};
+use crate::call::{CallRequest, Tries, Waiter};
 use crate::directory::Place;
 use crate::envelope::Sending;
 use crate::exec::wheel::TimerKey;
@@ -72,6 +72,8 @@ pub struct OpenDelivery {
     pub waiter: Waiter,
     /// Whether it passes while the silo drains.
     pub sender: Sender,
+    /// Who tries again.
+    pub(crate) tries: Tries,
     /// The activation whose turn sent it.
     pub owner: Option<u32>,
     /// How far it has come.
@@ -98,6 +100,7 @@ impl OpenDelivery {
             retry_timer: None,
             waiter: Waiter::Nobody,
             sender: Sender::Program,
+            tries: Tries::Router,
             owner: None,
             stage: Stage::Locating,
             place: None,

@@ -90,6 +90,8 @@ pub(crate) enum Op {
     Emit(Box<Event>),
     /// A one-way delivery that the future answers for has failed.
     DeadLetter(Box<FailedDelivery>),
+    /// A delivery that the future made several calls for has failed, and its sender was told.
+    Failed(Box<FailedDelivery>),
     /// Bring mail to a shard of this silo.
     Mail { shard: ShardIndex, mail: Box<ShardMail> },
 }
@@ -105,7 +107,7 @@ pub(crate) enum Until {
     ShardStops,
 }
 
-/// A one-way delivery that has failed.
+/// A delivery that has failed.
 #[derive(Debug)]
 pub(crate) struct FailedDelivery {
     pub(crate) source: Option<Address>,

@@ -643,6 +643,7 @@ impl<L: Links> Shard<L> {
             Op::Spawn { future, until: Until::ShardStops } => self.spawn(future, None),
             Op::Emit(event) => self.emit(*event),
             Op::DeadLetter(failed) => self.dead_letter(*failed),
+            Op::Failed(failed) => self.failed(&failed),
             Op::Mail { shard, mail } if shard == self.config.me.shard => {
                 self.take_mail(*mail);
             }

@@ -20,7 +20,7 @@ use siloring_core::window::LogWindow;
 
 use super::outbound::lost;
 use super::{Shard, Timer};
-use crate::call::{CallResult, RawReply, Waiter};
+use crate::call::{CallResult, RawReply, Tries, Waiter};
 use crate::directory::Place;
 use crate::envelope::Sending;
 use crate::exec::local::{Answer, FailedDelivery, Taken};
@@ -168,6 +168,9 @@ impl<L: Links> Shard<L> {
     fn try_later(&mut self, id: CorrelationId, failure: DeliveryFailure) {
         self.forget_place(id);
         let Some(open) = self.ledger.get_mut(id) else { return };
+        if open.tries == Tries::Caller {
+            return self.finish(id, Err(failure));
+        }
         let tries = u32::from(open.attempts).max(1);
         let wait = backoff(tries, &mut self.entropy);
         let again = self.now + wait + time_of_next_try(open, &failure, wait, self.now);
@@ -313,7 +316,9 @@ impl<L: Links> Shard<L> {
         mut parcel: Parcel,
         result: CallResult,
     ) {
-        if let Err(failure) = &result {
+        if let Err(failure) = &result
+            && parcel.tries == Tries::Router
+        {
             self.tell_failed(parcel.request.source.as_ref(), parcel.target(), failure);
         }
         match (core::mem::take(&mut parcel.waiter), result) {
@@ -343,9 +348,15 @@ impl<L: Links> Shard<L> {
 
     /// Ends a one-way delivery of which a future of this shard says that it failed.
     pub(super) fn dead_letter(&mut self, failed: FailedDelivery) {
+        self.failed(&failed);
         let FailedDelivery { source, target, failure } = failed;
-        self.tell_failed(source.as_ref(), &target, &failure);
         self.emit(Event::DeadLetter { source, target, failure });
+    }
+
+    /// Tells of a delivery of which a future of this shard says that it failed, all tries together.
+    pub(super) fn failed(&mut self, failed: &FailedDelivery) {
+        let FailedDelivery { source, target, failure } = failed;
+        self.tell_failed(source.as_ref(), target, failure);
     }
 
     /// Counts a failure, and logs it unless its target's were logged lately.
