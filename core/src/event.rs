@@ -157,6 +157,8 @@ events! {
     Error HandlerPanicked { /** Whose. */ target: Address, /** What it said. */ message: String, }
     /// A future of the program, or of a grain's timer, panicked on a shard: it has ended.
     Error FuturePanicked { /** What it said. */ message: String, }
+    /// A future was not run: too many do, of this grain or of the shard.
+    Error SpawnRefused { /** Whose; none for one of the program. */ by: Option<Address>, }
     /// A grain was activated.
     Debug GrainActivated { /** Which. */ address: Address, }
     /// A grain was deactivated.

@@ -93,6 +93,11 @@ pub const DEADLINE_MAX: Duration = Duration::from_hours(24);
 pub const LEDGER_TICK: Duration = Duration::from_millis(10);
 /// Open deliveries of one shard: beyond it a new one is `Overloaded`.
 pub const OPEN_DELIVERIES_MAX: usize = 256 * 1024;
+/// Turns and spawned futures of one shard that are under way: beyond it nothing more is spawned. As
+/// many as there are open deliveries, each awaited by a future of its own, and as many turns.
+pub const SPAWNED_MAX: usize = 512 * 1024;
+/// Futures spawned by one activation that have not ended; they are looked through when one ends.
+pub const SPAWNED_PER_ACTIVATION_MAX: usize = 1024;
 /// Free parcels that one thread keeps: as many as a busy shard has calls under way.
 pub const PARCELS_POOLED_MAX: usize = 4 * 1024;
 /// Open calls of one activation: a turn that fans out further hears `Overloaded`.
@@ -531,6 +536,7 @@ const _: () = {
             < STORE_GROUP_BYTES_MAX,
         "a page of subscriptions is no larger than a group"
     );
+    assert!(OPEN_DELIVERIES_MAX < SPAWNED_MAX, "each open delivery may have a future that waits");
     assert!(EVENT_WINDOW.is_multiple_of(64), "a window is made of whole words");
     assert!(STORE_GROUP_BYTES_MAX <= STORE_QUEUE_BYTES_MAX, "a whole group fits the queue");
     assert!(

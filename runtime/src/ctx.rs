@@ -168,7 +168,10 @@ impl Ctx {
     }
 
     /// Runs a future on the activation's shard until it ends, or the activation does. It does not
-    /// keep the activation from being idle; its open calls do. A panic in it is an event.
+    /// keep the activation from being idle; its open calls do. A panic in it is an event. So is
+    /// that it is not run but dropped, as [`SPAWNED_PER_ACTIVATION_MAX`] of the activation are.
+    ///
+    /// [`SPAWNED_PER_ACTIVATION_MAX`]: siloring_core::limits::SPAWNED_PER_ACTIVATION_MAX
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
         let (future, until) = (Box::pin(future), Until::ActivationEnds);
         current(|local| local.stage(Op::Spawn { future, until }));

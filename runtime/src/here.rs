@@ -100,7 +100,10 @@ impl Here {
         AskStore::new(request).await
     }
 
-    /// Runs a future on this shard until it ends, or the shard stops. A panic in it is an event.
+    /// Runs a future on this shard until it ends, or the shard stops. A panic in it is an event. So
+    /// is that it is not run but dropped, as [`SPAWNED_MAX`] are.
+    ///
+    /// [`SPAWNED_MAX`]: siloring_core::limits::SPAWNED_MAX
     pub fn spawn(future: impl Future<Output = ()> + 'static) {
         local().stage(Op::Spawn { future: Box::pin(future), until: Until::ShardStops });
     }

@@ -37,7 +37,9 @@ use siloring_core::address::{Address, AddressHash};
 use siloring_core::event::Event;
 use siloring_core::hash::{HashMap, HashSet};
 use siloring_core::ids::{CorrelationId, Endpoint, Generation, ShardIndex};
-use siloring_core::limits::{DEADLINE_DEFAULT, TURNS_PER_LOOP_MAX};
+use siloring_core::limits::{
+    DEADLINE_DEFAULT, SPAWNED_MAX, SPAWNED_PER_ACTIVATION_MAX, TURNS_PER_LOOP_MAX,
+};
 use siloring_core::ports::store::StoreRequest;
 use siloring_core::sync::running::Running;
 use siloring_core::time::Moment;
@@ -580,6 +582,12 @@ impl<L: Links> Shard<L> {
     }
 
     fn spawn(&mut self, future: crate::exec::tasks::Spawned, owner: Option<ActivationKey>) {
+        let owner_count = owner.map_or(0, |owner| self.activations[owner as usize].timers.len());
+        if owner_count >= SPAWNED_PER_ACTIVATION_MAX || self.tasks.len() >= SPAWNED_MAX {
+            let by = owner.map(|owner| self.activations[owner as usize].shared.address.clone());
+            self.emit(Event::SpawnRefused { by });
+            return turns::discard(future);
+        }
         let task = self.tasks.insert(Task::Spawned { future, owner });
         if let Some(owner) = owner {
             self.activations[owner as usize].timers.push(task);

@@ -2,6 +2,7 @@
 
 use siloring_core::address::Address;
 use siloring_core::body::Body;
+use siloring_core::limits::SPAWNED_MAX;
 
 use super::*;
 use crate::here::Here;
@@ -208,4 +209,16 @@ fn a_raw_request_takes_any_reply_and_is_checked_like_any_other() {
     world.pass(PERIOD * 2);
     let outcome = outcomes.lock().unwrap().pop().expect("ended").unwrap_err();
     assert_eq!(outcome.name(), "TimedOut", "its own deadline");
+}
+
+#[test]
+fn what_is_spawned_beyond_the_bound_is_dropped_aloud() {
+    let mut world = World::serving();
+    world.run(|| async {
+        for _ in 0..SPAWNED_MAX + 5 {
+            Here::spawn(core::future::pending());
+        }
+    });
+    assert_eq!(world.shard.tasks.len(), SPAWNED_MAX - 1, "the one that spawned them has ended");
+    assert_eq!(world.count("SpawnRefused"), 6, "each that was not run is told of");
 }
