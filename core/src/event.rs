@@ -181,6 +181,8 @@ events! {
     Error DeadLetterLost { /** The stream. */ stream: Address, /** Who was to get it. */ consumer: Address, }
     /// A consumer was too slow for its stream: its next event says how many it lost.
     Warn ConsumerMissedEvents { /** The stream. */ stream: Address, /** Who. */ consumer: Address, /** How many. */ missed: u64, }
+    /// The subscriber check forgot a stream for another: it is `Unknown` until it is published to.
+    Debug CheckEntryEvicted { /** For which stream. */ stream: AddressHash, }
     /// Rows of silos that are gone were removed from the registry.
     Info SubscriptionsSwept { /** How many. */ count: u64, }
 

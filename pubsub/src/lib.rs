@@ -12,6 +12,7 @@ mod planted;
 mod policy;
 mod publish;
 mod queue;
+mod retell;
 mod route;
 mod shard;
 mod streams;

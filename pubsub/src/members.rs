@@ -58,7 +58,7 @@ impl Layout for Refusal {
 pub(crate) struct Member {
     pub(crate) row: Subscription,
     /// Declared by a grain type: there is no row.
-    is_implicit: bool,
+    pub(crate) is_implicit: bool,
     pub(crate) consumer: ConsumerKey,
     /// It kept others waiting: it has frames of its own until it keeps up.
     pub(crate) is_slow: bool,
@@ -77,11 +77,13 @@ pub(crate) struct Members {
     /// Rows of hubs that are gone whose removal is under way: no consumers any more, and if they
     /// are wanted again they must become other rows, which the removal does not hit.
     going: Few<String, SetVersion>,
-    version: SetVersion,
+    pub(crate) version: SetVersion,
     /// The view in which the rows were last judged.
     judged: ViewNumber,
+    /// The lineage of views to which the versions belong.
+    pub(crate) lineage: u16,
     /// Silos that hear of changes, and what they know.
-    watchers: Few<Generation, SetVersion>,
+    pub(crate) watchers: Few<Generation, SetVersion>,
 }
 
 impl Members {
@@ -150,14 +152,14 @@ fn is_dead(row: &Subscription, view: &View, streams: &Streams) -> bool {
     row.owner.is_some_and(|owner| view.number() >= row.view && view.is_gone(owner))
 }
 
-fn unavailable(error: &StoreError) -> DeliveryFailure {
+pub(crate) fn unavailable(error: &StoreError) -> DeliveryFailure {
     DeliveryFailure::rejected(RejectedKind::RegistryUnavailable, error.to_string())
 }
 
 impl Owner {
     /// Asks the store.
     #[cfg(not(feature = "planted"))]
-    async fn ask(&self, request: StoreRequest) -> StoreResult {
+    pub(crate) async fn ask(&self, request: StoreRequest) -> StoreResult {
         Here::ask(request).await
     }
 
@@ -166,9 +168,18 @@ impl Owner {
     /// A reading may be older than a write of this owner that was answered meanwhile: it would take
     /// away who has just subscribed. Versions tell, and it is read again.
     pub(crate) async fn load(&self) -> Result<(), DeliveryFailure> {
+        if self.is_of_an_earlier_store() {
+            self.tell_what_was_lost().await?;
+        }
         for _ in 0..REGISTRY_TRIES_MAX {
+            let known = self.members.borrow().version;
             let (rows, version) = self.read().await?;
-            if version >= self.members.borrow().version {
+            if version < known && self.may_tell_again() {
+                self.tell_what_was_lost().await?;
+                continue;
+            }
+            let is_believed = is_planted!(self.streams, RegistryTrusted);
+            if version >= self.members.borrow().version || is_believed {
                 self.take_up(rows, version);
                 return Ok(());
             }

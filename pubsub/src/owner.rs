@@ -112,7 +112,7 @@ impl Grain for StreamOwner {
             SUBSCRIBE => {
                 let arguments = turn.owned::<Subscribe>(turn.arguments::<Subscribe>()?)?;
                 // Apart, as all turns have room for the largest of these futures.
-                let result = Box::pin(owner.subscribe(arguments, until)).await?;
+                let result = owner.written(Box::pin(owner.subscribe(arguments, until)).await)?;
                 #[cfg(feature = "planted")]
                 if is_planted!(owner.streams, CursorAfterAnswer) {
                     owner.attach_late();
@@ -123,7 +123,7 @@ impl Grain for StreamOwner {
             }
             UNSUBSCRIBE => {
                 let arguments = turn.owned::<Unsubscribe>(turn.arguments::<Unsubscribe>()?)?;
-                let result = Box::pin(owner.unsubscribe(&arguments, until)).await?;
+                let result = owner.written(Box::pin(owner.unsubscribe(&arguments, until)).await)?;
                 owner.after(turn.ctx());
                 turn.reply(&result)
             }
@@ -210,6 +210,15 @@ impl Owner {
             stream,
             streams,
         })
+    }
+
+    /// The result of a write; whatever became of one that failed, it is looked for until it is
+    /// known.
+    fn written<T>(&self, result: Result<T, DeliveryFailure>) -> Result<T, DeliveryFailure> {
+        if result.is_err() && !is_planted!(self.streams, WritesForgotten) {
+            Here::extension::<ShardStreams>().doubted(&self.stream);
+        }
+        result
     }
 
     /// Waits until the registry's rows of the stream are here, for as long as the turn's caller

@@ -58,6 +58,10 @@ pub enum Planted {
     UnreadMeansNone,
     /// An owner whose silo leaves waits for its consumers as long as it may.
     OwnerStays,
+    /// A write of a subscription that had no answer is not looked for.
+    WritesForgotten,
+    /// What a store has lost that went back stays lost, and what it says is not believed.
+    StoreNotRetold,
     /// What a refusal says of a subscription's old place is held against its new one.
     EvictsAnyRow,
 }

@@ -14,6 +14,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use siloring_core::address::{Address, AddressHash};
+use siloring_core::event::Event;
 use siloring_core::hash::HashMap;
 use siloring_core::ids::{ActivationNumber, ShardIndex};
 use siloring_core::limits::{PUBLISH_WINDOW_BYTES_MAX, PUBLISHES_OPEN_MAX, REFRESH_DELAY};
@@ -111,7 +112,11 @@ impl ShardStreams {
     fn write(&self, stream: AddressHash, set: Set) {
         if let Some(writer) = &mut *self.writer.borrow_mut() {
             let owned = if set.has_owned { Owned::Yes } else { Owned::No };
+            let evicted = writer.evicted_count();
             writer.put(stream, set.live, owned, set.version);
+            if writer.evicted_count() > evicted {
+                Here::emit(Event::CheckEntryEvicted { stream });
+            }
         }
     }
 
@@ -184,6 +189,15 @@ impl ShardStreams {
         self.owners.borrow_mut().insert(stream.hash(), (stream.clone(), epoch));
     }
 
+    /// Lets the stream's owner read its rows, if it is here; whether it did.
+    async fn reads_again(&self, stream: AddressHash) -> bool {
+        let known = self.owners.borrow().get(&stream).map(|(stream, _)| stream.clone());
+        let Some(stream) = known else { return true };
+        let owner = Here::handle().grain::<StreamOwner>(stream.id());
+        let read = owner.call::<_, WireSet>(&REFRESH_SPEC, &()).one_of_several().await;
+        read.is_ok() || !self.owners.borrow().contains_key(&stream.hash())
+    }
+
     /// That owner is gone; another one may have come.
     pub(crate) fn owner_went(&self, stream: &Address, epoch: ActivationNumber) {
         let mut owners = self.owners.borrow_mut();
@@ -196,13 +210,31 @@ impl ShardStreams {
     /// once for many such hints.
     pub(crate) fn hinted(&self, hint: RegistryHint) {
         let owners = self.owners.borrow();
-        let mut stale = self.stale.borrow_mut();
-        match hint {
+        self.look_soon(|stale| match hint {
             RegistryHint::Stream(stream) => {
                 stale.extend(owners.get(&stream).map(|(stream, _)| stream.hash()));
             }
             RegistryHint::Everything => stale.extend(owners.keys()),
+        });
+    }
+
+    /// The store has lost what it had said: versions of sets begin anew, and owners tell it what it
+    /// has forgotten.
+    fn store_went_back(&self) {
+        if let Some(writer) = &mut *self.writer.borrow_mut() {
+            writer.forget_all();
         }
+        self.hinted(RegistryHint::Everything);
+    }
+
+    /// The owner of a stream does not know what the registry has of it.
+    pub(crate) fn doubted(&self, stream: &Address) {
+        self.look_soon(|stale| stale.extend([stream.hash()]));
+    }
+
+    fn look_soon(&self, note: impl FnOnce(&mut BTreeSet<AddressHash>)) {
+        let mut stale = self.stale.borrow_mut();
+        note(&mut stale);
         if !stale.is_empty() && !self.is_refreshing.replace(true) {
             Here::spawn(refresh());
         }
@@ -217,6 +249,9 @@ impl ShardStreams {
     }
 
     fn view_changed(&self, before: Option<&View>, view: &View) {
+        if before.is_some_and(|before| before.number().lineage() < view.number().lineage()) {
+            self.store_went_back();
+        }
         let Some(writer) = &mut *self.writer.borrow_mut() else { return };
         let is_gone = |row: &SiloRow| view.is_gone(row.incarnation.generation);
         let somebody_went = before.is_some_and(|before| before.living().any(is_gone));
@@ -267,18 +302,23 @@ impl Drop for OpenPublish {
     }
 }
 
-/// Lets owners of stale streams read their rows again, one after the other.
+/// Lets owners of stale streams read their rows again, one after the other, until each has. When
+/// one cannot, the others wait too: it is the registry that is away.
 async fn refresh() {
     let shard = Here::extension::<ShardStreams>();
+    let mut first = AddressHash::NONE;
     loop {
         Sleep::new(REFRESH_DELAY).await;
         let stale = core::mem::take(&mut *shard.stale.borrow_mut());
-        for stream in stale {
-            let known = shard.owners.borrow().get(&stream).map(|(stream, _)| stream.clone());
-            let Some(stream) = known else { continue };
-            let owner = Here::handle().grain::<StreamOwner>(stream.id());
-            // An owner that cannot read now is told again when the registry is reached.
-            drop(owner.call::<_, WireSet>(&REFRESH_SPEC, &()).await);
+        let (later, next): (Vec<_>, Vec<_>) = stale.into_iter().partition(|hash| *hash < first);
+        let mut left = next.into_iter().chain(later);
+        while let Some(stream) = left.next() {
+            if !shard.reads_again(stream).await {
+                // The next round begins behind it.
+                first = AddressHash(stream.0.saturating_add(1));
+                shard.stale.borrow_mut().extend(left.chain([stream]));
+                break;
+            }
         }
         if shard.stale.borrow().is_empty() {
             shard.is_refreshing.set(false);

@@ -8,9 +8,10 @@ use siloring::prelude::*;
 use siloring::{Streams, SubscribeError};
 use siloring_core::RejectedKind;
 use siloring_core::ports::registry::RegistryHint;
-use siloring_testkit::sim::Fault;
+use siloring_testkit::sim::{Cluster, Fault, Slot};
 
 use super::scenario::{New, Note, Outcome, S1, S2, S3, SECOND, check, ensure, up};
+use super::streaming::{rows, usage};
 
 /// A grain that listens.
 #[derive(Grain, Default, Debug)]
@@ -110,4 +111,99 @@ fn who_waits_for_the_registry_hears_why_before_the_deadline() {
         Ok(())
     }
     check(scenario, &[]);
+}
+
+/// F44. A subscription's write was made, its answer was lost, and nobody subscribes again: the
+/// owner, which has others, finds the row by itself.
+#[test]
+fn a_write_whose_answer_was_lost_is_found_by_its_owner() {
+    fn scenario(new: New<'_>) -> Outcome {
+        let mut cluster = up(new(3).host::<Reader>())?;
+        subscribe(&mut cluster, "first")?;
+        cluster.inflict(Fault::StoreLose(1_000, 3 * SECOND));
+        let lost = cluster.block_on(S1, |node| async move {
+            let stream = node.stream::<Note>("room", "busy");
+            let made = stream.subscription("second").deadline(2 * SECOND);
+            made.grain("second", Reader::HEAR).await.map(drop)
+        })?;
+        ensure!(lost.is_err(), "nobody knows whether it was made");
+        cluster.run_for(10 * SECOND)?;
+        ensure!(rows(&mut cluster, "busy").len() == 2, "it was made");
+        let published = cluster.block_on(S2, |node| async move {
+            node.stream::<Note>("room", "busy").publish(&Note::default()).await
+        })??;
+        ensure!(published.handled == 2, "{published:?}");
+        Ok(())
+    }
+    check(scenario, &["stream-writes-forgotten"]);
+}
+
+/// F40. The store goes back behind a subscription that was acknowledged: the stream's owner, which
+/// has it in memory, tells it again, and goes on with the versions that the store has now.
+#[test]
+fn a_store_that_went_back_is_told_of_the_subscriptions_that_it_lost() {
+    fn scenario(new: New<'_>) -> Outcome {
+        let mut cluster = up(new(3).host::<Reader>())?;
+        subscribe(&mut cluster, "first")?;
+        cluster.run_for(5 * SECOND)?;
+        cluster.inflict(Fault::StoreLag(12 * SECOND));
+        subscribe(&mut cluster, "second")?;
+        // So that the views tell.
+        let elsewhere = [S2, S3].into_iter().find(|slot| !owns(&mut cluster, *slot));
+        cluster.inflict(Fault::Kill(elsewhere.ok_or("somebody owns nothing")?));
+        cluster.run_for(30 * SECOND)?;
+        ensure!(cluster.world().event_count("StoreRegressed") > 0, "it went back");
+        let keys: Vec<String> = rows(&mut cluster, "busy").into_iter().map(|row| row.key).collect();
+        ensure!(keys == ["first", "second"], "{keys:?}");
+        // Over a row that the store has, with a version that it has.
+        cluster.block_on(S1, |node| async move {
+            let stream = node.stream::<Note>("room", "busy");
+            let made = stream.subscription("second").take_over().deadline(5 * SECOND);
+            made.grain("other", Reader::HEAR).await.map(drop)
+        })??;
+        let published = cluster.block_on(S1, |node| async move {
+            node.stream::<Note>("room", "busy").publish(&Note::default()).await
+        })??;
+        ensure!(published.handled == 2, "{published:?}");
+        Ok(())
+    }
+    check(scenario, &["stream-store-not-retold"]);
+}
+
+/// The subscriber check has room for few streams: that it forgets one is an event, and says nothing
+/// about it.
+#[test]
+fn a_check_that_is_too_small_says_so() {
+    fn scenario(new: New<'_>) -> Outcome {
+        let builder = new(3).host::<Reader>().streams(|streams| streams.check_entries(1));
+        let mut cluster = up(builder)?;
+        for number in 0..40 {
+            let refused = cluster.block_on(S1, move |node| async move {
+                let stream = node.stream::<Note>("room", &format!("k{number}"));
+                stream.publish(&Note::default()).await
+            })?;
+            let kind = refused.err().and_then(|failure| failure.rejected_kind());
+            ensure!(kind == Some(RejectedKind::NoSubscriber), "{kind:?}");
+            if number == 0 {
+                let evicted = cluster.world().event_count("CheckEntryEvicted");
+                ensure!(evicted == 0, "there was room");
+            }
+        }
+        let evicted = cluster.world().event_count("CheckEntryEvicted");
+        ensure!(evicted > 0, "40 streams have no room");
+        Ok(())
+    }
+    check(scenario, &[]);
+}
+
+fn subscribe(cluster: &mut Cluster, key: &'static str) -> Outcome {
+    cluster.block_on(S1, move |node| async move {
+        let stream = node.stream::<Note>("room", "busy");
+        stream.subscription(key).grain(key, Reader::HEAR).await.map(drop)
+    })??;
+    Ok(())
+}
+
+fn owns(cluster: &mut Cluster, slot: Slot) -> bool {
+    usage(cluster, slot).is_ok_and(|usage| usage.owners > 0)
 }

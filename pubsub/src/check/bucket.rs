@@ -186,6 +186,12 @@ impl Bucket {
         }
     }
 
+    /// Frees every slot. Writer only.
+    pub(super) fn forget_all(&self) {
+        let taken = self.slots.iter().filter(|slot| load_own(&slot.stream) != FREE);
+        taken.for_each(|slot| self.write(slot, FREE, None));
+    }
+
     fn held(&self, stream: u64) -> Option<(&Slot, Entry)> {
         let slot = self.slots.iter().find(|slot| load_own(&slot.stream) == stream)?;
         Some((slot, slot.own()))

@@ -169,6 +169,13 @@ impl CheckWriter {
         self.bucket(stream).forget(name(stream));
     }
 
+    /// Nothing is known of any stream any more.
+    pub fn forget_all(&mut self) {
+        let count = self.cache.buckets_per_shard as usize;
+        let first = usize::from(self.shard.0) * count;
+        self.cache.buckets[first..first + count].iter().for_each(|bucket| bucket.forget_all());
+    }
+
     /// What is told from now on is judged in `view`. If somebody is gone in it, each entry with
     /// owned rows is forgotten; entries of no owner stay.
     ///

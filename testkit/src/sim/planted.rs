@@ -120,6 +120,8 @@ const DEFECTS: &[(&str, Defect)] = &[
     ("stream-unsubscribes-all", Defect::Streams(pubsub::Planted::UnsubscribesAll)),
     ("stream-unread-means-none", Defect::Streams(pubsub::Planted::UnreadMeansNone)),
     ("stream-owner-stays", Defect::Streams(pubsub::Planted::OwnerStays)),
+    ("stream-writes-forgotten", Defect::Streams(pubsub::Planted::WritesForgotten)),
+    ("stream-store-not-retold", Defect::Streams(pubsub::Planted::StoreNotRetold)),
     ("stream-evicts-any-row", Defect::Streams(pubsub::Planted::EvictsAnyRow)),
 ];
 
