@@ -62,6 +62,8 @@ pub enum Planted {
     WritesForgotten,
     /// What a store has lost that went back stays lost, and what it says is not believed.
     StoreNotRetold,
+    /// An event does not wait for an earlier one of its lane.
+    LanesUnordered,
     /// What a refusal says of a subscription's old place is held against its new one.
     EvictsAnyRow,
 }

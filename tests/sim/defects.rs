@@ -37,6 +37,12 @@ fn open_calls_that_survive_their_silo_are_found() {
     found("open-calls-survive-their-silo");
 }
 
+/// 2. Subscriptions are in the memory of the stream's owner only.
+#[test]
+fn subscriptions_in_memory_only_are_found() {
+    found("stream-memory-registry");
+}
+
 /// 6. A place that refused stays in the cache.
 #[test]
 fn a_cache_kept_on_refusal_is_found() {
@@ -47,6 +53,12 @@ fn a_cache_kept_on_refusal_is_found() {
 #[test]
 fn an_unknown_commit_taken_for_made_is_found() {
     found("unknown-commit-assumed");
+}
+
+/// 10. An attempt is counted after its event was sent.
+#[test]
+fn an_attempt_counted_after_the_send_is_found() {
+    found("stream-attempt-after-send");
 }
 
 /// 11. A claim gives up after six attempts.
@@ -89,6 +101,18 @@ fn a_range_served_by_two_is_found() {
 #[test]
 fn a_claims_number_told_to_two_silos_is_found() {
     found_as("numbers-repeat", "I12 a claim's number is one silo's");
+}
+
+/// I10. A grain hears owners of streams that are not theirs any more.
+#[test]
+fn an_old_owner_that_is_heard_is_found() {
+    found_as("stale-owners-heard", "I10 an activation hears no older owner");
+}
+
+/// FIFO. An event does not wait for an earlier one of its publisher.
+#[test]
+fn two_events_of_one_publisher_swapped_are_found() {
+    found_as("stream-lanes-unordered", "FIFO per source and subscription");
 }
 
 /// At rest: an entry of an activation that has ended.

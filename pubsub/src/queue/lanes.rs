@@ -9,6 +9,7 @@ use siloring_core::outcome::{DeliveryFailure, IndeterminateKind, RejectedKind};
 use siloring_core::time::Moment;
 
 use crate::few::Few;
+use crate::planted::is_planted;
 
 use super::{
     NewEvent, OPEN, Origin, Published, Queue, QueueOutput, Summary, Waiting, index_of, refused,
@@ -51,7 +52,7 @@ impl Queue {
         if let Some(known) = self.join(event.origin, event.waiting) {
             return known;
         }
-        if number > expected {
+        if number > expected && !is_planted!(self, LanesUnordered) {
             return self.hold(now, event);
         }
         let taken = self.take_in(event);

@@ -116,6 +116,8 @@ pub enum Planted {
     AgainIsAnew,
     /// What a hub of this shard had not read when it ended is not brought to who has it now.
     EndedHubIsFinal,
+    /// A grain hears owners of streams that it knows to be old.
+    StaleOwnersHeard,
     /// What was answered to an event is not known when it comes again.
     AnswersForgotten,
 }

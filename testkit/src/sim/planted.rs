@@ -59,6 +59,7 @@ const DEFECTS: &[(&str, Defect)] = &[
     ("keys-unknown", Defect::Shard(shard::Planted::KeysUnknown)),
     ("again-is-anew", Defect::Shard(shard::Planted::AgainIsAnew)),
     ("ended-hub-is-final", Defect::Shard(shard::Planted::EndedHubIsFinal)),
+    ("stale-owners-heard", Defect::Shard(shard::Planted::StaleOwnersHeard)),
     ("answers-forgotten", Defect::Shard(shard::Planted::AnswersForgotten)),
     ("open-before-all-answers", Defect::Directory(directory::Defect::OpenBeforeAllAnswers)),
     ("cache-kept-on-refusal", Defect::Directory(directory::Defect::CacheKeptOnRefusal)),
@@ -122,6 +123,7 @@ const DEFECTS: &[(&str, Defect)] = &[
     ("stream-owner-stays", Defect::Streams(pubsub::Planted::OwnerStays)),
     ("stream-writes-forgotten", Defect::Streams(pubsub::Planted::WritesForgotten)),
     ("stream-store-not-retold", Defect::Streams(pubsub::Planted::StoreNotRetold)),
+    ("stream-lanes-unordered", Defect::Streams(pubsub::Planted::LanesUnordered)),
     ("stream-evicts-any-row", Defect::Streams(pubsub::Planted::EvictsAnyRow)),
 ];
 

@@ -386,7 +386,7 @@ impl Workload {
         })?;
         self.probe(cluster)?;
         self.verify_sets(cluster)?;
-        streams::verify(cluster)?;
+        streams::verify(cluster, &self.0.streams)?;
         cluster.check_rest()
     }
 

@@ -80,6 +80,24 @@ impl Listener {
 pub(super) struct Memory {
     live: RefCell<VecDeque<(u64, Subscription)>>,
     keys: Cell<u64>,
+    /// Programs that subscribe or unsubscribe.
+    asking: Cell<usize>,
+}
+
+/// A program that waits for the answer of a stream's owner; ends with it.
+struct Asking(Rc<Memory>);
+
+impl Asking {
+    fn of(memory: &Rc<Memory>) -> Self {
+        memory.asking.set(memory.asking.get() + 1);
+        Self(Rc::clone(memory))
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.asking.set(self.0.asking.get() - 1);
+    }
 }
 
 fn address(stream: u64) -> Address {
@@ -98,6 +116,7 @@ pub(super) async fn manage(node: Node, memory: Rc<Memory>, is_stopped: impl Fn()
         if is_stopped() || node.load_per_second() == 0 {
             return;
         }
+        let _asking = Asking::of(&memory);
         let is_full =
             memory.live.borrow().len() >= SUBSCRIPTIONS * usize::try_from(STREAMS).unwrap_or(1);
         let ended = if is_full { memory.live.borrow_mut().pop_front() } else { None };
@@ -161,7 +180,10 @@ pub(super) fn publish(node: &Node, source: Source, random: &mut fastrand::Rng) {
 }
 
 /// Ends every subscription of a grain; then nothing of any event is left.
-pub(super) fn verify(cluster: &mut Cluster) -> Result<(), Failure> {
+pub(super) fn verify(cluster: &mut Cluster, memory: &Memory) -> Result<(), Failure> {
+    cluster.run_until(DEADLINE_DEFAULT + LIST_MAX, "every subscriber has its answer", |_| {
+        memory.asking.get() == 0
+    })?;
     let slots: Vec<_> = cluster.slots().collect();
     // As the store's driver does once it has reached the store again: a row whose write had no
     // answer is known to its owner from then on.
