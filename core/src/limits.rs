@@ -335,6 +335,9 @@ pub const LANES_MAX: usize = 4 * 1024;
 pub const LANE_HELD_MAX: usize = 16 * 1024;
 /// How long they wait: an earlier one that is sent again and again is there by then.
 pub const LANE_HOLD_MAX: Duration = Duration::from_secs(10);
+/// After so long they are asked for anew, as the earlier one may have its outcome since: longer
+/// than the first wait before an event is sent again, so that this is seldom.
+pub const LANE_ASK_AFTER: Duration = Duration::from_millis(100);
 /// First wait before an event is handed out again.
 pub const REDELIVERY_BACKOFF_MIN: Duration = Duration::from_millis(50);
 /// Longest such wait.
@@ -554,6 +557,10 @@ const _: () = {
     assert!(
         LANE_HOLD_MAX.as_millis() > 2 * REDELIVERY_BACKOFF_MAX.as_millis(),
         "an event waits for one that its publisher has to send again"
+    );
+    assert!(
+        LANE_ASK_AFTER.as_millis() > REDELIVERY_BACKOFF_MIN.as_millis(),
+        "what is sent again comes before anybody asks for what waits for it"
     );
     assert!(
         CONSUMER_BACKLOG_MAX <= QUEUE_EVENTS_MAX as u64,

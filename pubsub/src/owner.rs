@@ -26,6 +26,7 @@ use std::sync::Arc;
 use siloring_core::address::Address;
 use siloring_core::body::Body;
 use siloring_core::ids::ActivationNumber;
+use siloring_core::limits::LANE_ASK_AFTER;
 use siloring_core::outcome::{DeliveryFailure, IndeterminateKind, RejectedKind};
 use siloring_core::schema::{Layout, Schema};
 use siloring_runtime::ctx::{Ctx, Sleep};
@@ -349,18 +350,48 @@ impl Owner {
                 let summary = Summary { position, ..Summary::default() };
                 return turn.reply(&answer(Step::Queued, &summary));
             }
-            Published::Queued(_) | Published::Known(_) | Published::Held => {}
+            Published::Held => return self.tell_when_in_turn(turn, outcome, origin(publish)).await,
+            Published::Queued(_) | Published::Known(_) => {}
         }
         self.tell_when_closed(turn, outcome).await
     }
 
+    /// Lets the event wait for earlier ones of its lane, for a moment. Then it is asked for anew:
+    /// an earlier one may have its outcome from the last owner, and its publisher says so.
+    async fn tell_when_in_turn(
+        &self,
+        turn: &Turn<StreamOwner>,
+        mut outcome: Outcome,
+        origin: Origin,
+    ) -> TurnOutput {
+        let mut late = pin!(Sleep::new(LANE_ASK_AFTER));
+        let in_time = poll_fn(|cx| match pin!(&mut outcome).poll(cx) {
+            Poll::Ready(result) => Poll::Ready(Some(result)),
+            Poll::Pending => late.as_mut().poll(cx).map(|()| None),
+        });
+        match in_time.await {
+            Some(result) => self.tell(turn, result),
+            None if self.queue.borrow_mut().let_go(origin) => {
+                turn.reply(&self.took(Step::SendBody, &Summary::default()))
+            }
+            None => self.tell_when_closed(turn, outcome).await,
+        }
+    }
+
     /// Waits until every consumer is through with the event, or this owner leaves.
     async fn tell_when_closed(&self, turn: &Turn<StreamOwner>, outcome: Outcome) -> TurnOutput {
-        let outcome = outcome.await;
+        self.tell(turn, outcome.await)
+    }
+
+    fn tell(
+        &self,
+        turn: &Turn<StreamOwner>,
+        result: Result<Summary, DeliveryFailure>,
+    ) -> TurnOutput {
         if self.has_left.get() {
             turn.ctx().deactivate();
         }
-        turn.reply(&self.took(Step::Closed, &outcome?))
+        turn.reply(&self.took(Step::Closed, &result?))
     }
 
     /// The outcome of an event that was taken in before, if it is known.

@@ -192,6 +192,42 @@ fn an_owner_whose_consumer_is_stuck_leaves_with_its_silo() {
     check(scenario, &["stream-owner-stays"]);
 }
 
+/// An event is refused by an owner that leaves while an earlier one is still at work there: when it
+/// comes to the next owner it names that one as open, though it has its outcome. It is handled at
+/// once all the same.
+#[test]
+fn an_event_does_not_wait_at_the_next_owner_for_one_that_the_last_has_closed() {
+    fn scenario(new: New<'_>) -> Outcome {
+        begin();
+        let mut cluster = up(new(3).host::<Listener>())?;
+        let stream = stream_on(&cluster, S3);
+        wake(&mut cluster, S1, "slow")?;
+        subscribe(&mut cluster, S1, "slow", stream, "slow")?;
+        set_manner("slow", Manner::Slow(Duration::from_millis(300)));
+        let ended = Ended::default();
+        let publish = |cluster: &mut Cluster, number: u64| {
+            let done = Rc::clone(&ended);
+            drop(cluster.spawn(S2, move |node| {
+                publish_each(node, (ROOM, stream), number..=number, SOON, done)
+            }));
+        };
+        publish(&mut cluster, 1);
+        cluster.run_for(Duration::from_millis(100))?;
+        cluster.inflict(Fault::Drain(S3));
+        cluster.run_for(Duration::from_millis(50))?;
+        ensure!(ended.borrow().is_empty(), "the first is at work");
+        publish(&mut cluster, 2);
+        cluster.run_for(2 * SECOND)?;
+        let ended = ended.borrow();
+        ensure!(ended.len() == 2 && ended.values().all(Result::is_ok), "{ended:?}");
+        ensure!(numbers("slow", "slow") == range(1, 2), "{:?}", numbers("slow", "slow"));
+        let epochs = given("slow", "slow");
+        ensure!(epochs[0].epoch < epochs[1].epoch, "one owner had both: {epochs:?}");
+        Ok(())
+    }
+    check(scenario, &[]);
+}
+
 /// G8. The silo that owns a stream is killed with events that nobody has confirmed: each is handled
 /// once after its successor has taken over.
 #[test]

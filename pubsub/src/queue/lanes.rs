@@ -2,7 +2,8 @@
 //!
 //! What was taken in before is known by its number, whether it is closed or not; what came too
 //! early waits for the numbers before it, though not for those that its publisher has given up, nor
-//! for longer than `LANE_HOLD_MAX`.
+//! for longer than `LANE_HOLD_MAX`. What its publisher has done with is said by each event as it
+//! was when it was first sent: whoever waits longer than a moment is let go, and asked for anew.
 
 use siloring_core::limits::{LANE_HELD_MAX, LANES_MAX};
 use siloring_core::outcome::{DeliveryFailure, IndeterminateKind, RejectedKind};
@@ -42,6 +43,8 @@ impl Queue {
         lane.used = now;
         if event.base > lane.base {
             self.forget_below(id, event.base);
+            // What was held for those numbers need not wait for this event's turn.
+            self.take_held(id);
         }
         let lane = self.lanes.get_or_default(id);
         let (base, expected) = (lane.base, lane.expected);
@@ -100,6 +103,13 @@ impl Queue {
             self.emit(QueueOutput::Refused { waiting, failure });
         }
         Published::Held
+    }
+
+    /// Forgets an event that waits for its turn; whether there was one. Since when the lane holds
+    /// events is kept: its publisher sends this one again.
+    pub(crate) fn let_go(&mut self, origin: Origin) -> bool {
+        let lane = self.lanes.get_mut(&origin.lane);
+        lane.is_some_and(|lane| lane.held.remove(&origin.number).is_some())
     }
 
     /// Takes in what waited for its turn in the lane.

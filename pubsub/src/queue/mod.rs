@@ -378,10 +378,9 @@ impl Queue {
         let ids: Vec<u128> = self.lanes.keys().copied().collect();
         for id in ids {
             let Some(lane) = self.lanes.get_mut(&id) else { continue };
-            if lane.held_since.is_some_and(|since| now >= since + LANE_HOLD_MAX)
-                && let Some((&number, _)) = lane.held.first()
-            {
-                lane.expected = number;
+            if lane.held_since.is_some_and(|since| now >= since + LANE_HOLD_MAX) {
+                let first = lane.held.first().map(|(number, _)| *number);
+                lane.expected = first.unwrap_or(lane.expected);
                 self.take_held(id);
             }
         }

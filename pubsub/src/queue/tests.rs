@@ -112,6 +112,39 @@ fn an_early_number_waits_for_those_before_it_but_not_for_ever() {
     assert_eq!(queue.next_position(), 6, "taken in");
 }
 
+/// An event was held for numbers that its publisher has done with since: a later one says so.
+#[test]
+fn what_was_held_is_taken_in_when_its_publisher_has_done_with_what_it_waits_for() {
+    let mut queue = queue();
+    let (a, ..) = queue.attach("a", true, None);
+    assert_eq!(queue.publish(NOW, event(3, 1)), Published::Held);
+    assert_eq!(queue.publish(NOW, event(4, 3)), Published::Queued(2), "behind the third");
+    assert_eq!(positions(&queue.take_ready(NOW), a), [(1, 1), (2, 1)]);
+    assert_eq!(queue.event(1).0.number, 3);
+    assert_eq!(queue.next_wake(), Moment::NEVER, "nothing is held any more");
+}
+
+#[test]
+fn an_event_that_was_let_go_is_taken_in_when_it_comes_again_and_its_lane_waits_no_longer_for_it() {
+    let mut queue = queue();
+    queue.attach("a", true, None);
+    let Origin { lane, number } = event(3, 1).origin;
+    assert_eq!(queue.publish(NOW, event(3, 1)), Published::Held);
+    assert!(queue.let_go(Origin { lane, number }) && !queue.let_go(Origin { lane, number }));
+    assert!(queue.is_idle());
+    // Its publisher still waits for an earlier one, for too long in all.
+    assert_eq!(queue.publish(NOW + LANE_HOLD_MAX / 2, event(3, 1)), Published::Held);
+    assert_eq!(queue.next_wake(), NOW + LANE_HOLD_MAX);
+    queue.expire(NOW + LANE_HOLD_MAX);
+    assert_eq!(queue.next_position(), 2, "taken in");
+    // Its publisher is gone.
+    assert_eq!(queue.publish(NOW, event(6, 1)), Published::Held);
+    assert!(queue.let_go(Origin { lane, number: 6 }));
+    queue.expire(NOW + LANE_HOLD_MAX);
+    queue.take_ready(NOW);
+    assert_eq!(queue.next_wake(), Moment::NEVER, "nothing is waited for");
+}
+
 #[test]
 fn a_late_frame_of_an_event_that_its_publisher_has_done_with_is_not_taken_in() {
     let mut queue = queue();
