@@ -1,6 +1,7 @@
 //! Calls inside one process: on a shard, across shards, and what a call between silos allocates.
 
 #[path = "support/allocations.rs"]
+#[expect(dead_code, reason = "the other bench uses all of it")]
 mod allocations;
 #[path = "support/queue.rs"]
 mod queue;

@@ -8,6 +8,7 @@ mod peer;
 mod silos;
 #[path = "support/sockets.rs"]
 mod sockets;
+#[expect(dead_code, reason = "the other bench uses all of it")]
 mod support;
 
 use std::process::ExitCode;

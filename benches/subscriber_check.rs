@@ -6,6 +6,7 @@
 //! check.
 
 #[path = "support/allocations.rs"]
+#[expect(dead_code, reason = "the other bench uses all of it")]
 mod allocations;
 #[expect(dead_code, reason = "another bench uses all of it")]
 mod support;

@@ -16,6 +16,8 @@ pub(crate) enum Budget {
     RatioBelow(f64),
     /// The ratio to the other case is at least this.
     RatioAtLeast(f64),
+    /// The value is at least this.
+    ValueAtLeast(f64),
     /// The value is at most this.
     ValueAtMost(f64),
     /// The value is less than this.
@@ -28,6 +30,7 @@ impl Budget {
             Self::RatioAtMost(most) => ratio.is_some_and(|ratio| ratio <= most),
             Self::RatioBelow(bound) => ratio.is_some_and(|ratio| ratio < bound),
             Self::RatioAtLeast(least) => ratio.is_some_and(|ratio| ratio >= least),
+            Self::ValueAtLeast(least) => value >= least,
             Self::ValueAtMost(most) => value <= most,
             Self::ValueBelow(bound) => value < bound,
         }
@@ -38,6 +41,7 @@ impl Budget {
             Self::RatioAtMost(most) => format!("<= {most} x"),
             Self::RatioBelow(bound) => format!("< {bound} x"),
             Self::RatioAtLeast(least) => format!(">= {least} x"),
+            Self::ValueAtLeast(least) => format!(">= {least} {unit}"),
             Self::ValueAtMost(most) => format!("<= {most} {unit}"),
             Self::ValueBelow(bound) => format!("< {bound} {unit}"),
         }
