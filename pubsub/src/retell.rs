@@ -65,7 +65,7 @@ impl Owner {
         match self.ask(request).await {
             Ok(StoreAnswer::Registered(version)) => {
                 let mut members = self.members.borrow_mut();
-                if let Some(member) = members.by_key.get_mut(&key) {
+                if let Some(member) = members.by_key.get_mut(key.as_str()) {
                     member.row.version = version;
                 }
                 Ok(())
