@@ -71,7 +71,7 @@ impl Options {
             hosts: Hosts::Apart,
             safety: Duration::from_mins(10),
             load_per_second: 24,
-            pipe_bytes: if seed % 4 == 3 { 1024 } else { 256 * 1024 },
+            pipe_bytes: if seed % 4 == 3 { 256 } else { 256 * 1024 },
             defect: None,
         }
     }
