@@ -222,6 +222,13 @@ impl SiloBuilder {
         self
     }
 
+    /// Plants the silo's streams with a defect, to see that a test finds it.
+    #[cfg(feature = "planted")]
+    pub const fn planted(mut self, defect: siloring_pubsub::Planted) -> Self {
+        self.streams.planted(defect);
+        self
+    }
+
     /// Sees every delivery before its turn and may refuse it. Called on the shards.
     pub fn filter(mut self, filter: impl Filter + 'static) -> Self {
         self.filter = Some(Arc::new(filter));

@@ -16,6 +16,11 @@ use siloring_core::view::{SiloRow, View};
 use siloring_runtime::ctx::Sleep;
 use siloring_runtime::here::Here;
 
+#[cfg(feature = "planted")]
+use crate::planted::is_planted;
+#[cfg(feature = "planted")]
+use crate::streams::Streams;
+
 /// Where on the ring the sweeper is.
 const PLACE: u64 = stable_u64(b"siloring.sweep");
 
@@ -30,6 +35,10 @@ pub(crate) async fn sweep(before: Option<Arc<View>>, view: Arc<View>) {
     let is_gone = |row: &SiloRow| view.is_gone(row.incarnation.generation);
     let somebody_went = before.as_deref().is_some_and(|before| before.living().any(is_gone));
     if sweeper(&view) != me || (was_mine && !somebody_went) {
+        return;
+    }
+    #[cfg(feature = "planted")]
+    if Here::shared::<Streams>().is_some_and(|s| is_planted!(s, RowsWithoutIncarnation)) {
         return;
     }
     // As long as the view holds; the next one has a sweeper of its own.

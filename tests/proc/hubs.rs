@@ -50,7 +50,10 @@ fn a_hub_whose_process_was_killed_is_claimed_again_once_it_is_dead() {
 /// H10, subscriptions: who has a key keeps it until it is taken over, or dead.
 #[test]
 fn a_restarted_hub_takes_its_subscription_over() {
-    let cluster = Cluster::new("subscription-taken-over");
+    a_subscription_is_taken_over(&Cluster::new("subscription-taken-over"));
+}
+
+pub(crate) fn a_subscription_is_taken_over(cluster: &Cluster) {
     let (mut old, mut new) = (cluster.start("old"), cluster.start("new"));
     let mut caller = cluster.start("caller");
     assert_eq!(old.result("listen portal/ada general ada claim"), "subscribed");
@@ -71,7 +74,7 @@ fn a_restarted_hub_takes_its_subscription_over() {
     assert_eq!(new.numbers("portal/ada"), (3..=20).collect::<Vec<u64>>());
     assert_eq!(caller.subscriptions("general")["ada"], new.generation);
 
-    new.process.kill().unwrap();
+    new.process.kill().expect("it runs");
     let killed = Instant::now();
     let mut third = cluster.start("third");
     let mut answers = vec![third.result("listen portal/ada general ada claim")];
@@ -87,7 +90,10 @@ fn a_restarted_hub_takes_its_subscription_over() {
 /// H11. Two mirrors of one stream: one outlives a roll, the other one's process is killed.
 #[test]
 fn a_live_mirror_stays_subscribed_across_a_roll_and_a_dead_one_goes() {
-    let cluster = Cluster::new("mirrors");
+    mirrors_live_and_die(&Cluster::new("mirrors"));
+}
+
+pub(crate) fn mirrors_live_and_die(cluster: &Cluster) {
     let (mut ann, mut bob) = (cluster.start("ann"), cluster.start("bob"));
     let mut carl = cluster.start("carl");
     assert_eq!(ann.result("listen mesh/live general live claim"), "subscribed");
@@ -101,7 +107,7 @@ fn a_live_mirror_stays_subscribed_across_a_roll_and_a_dead_one_goes() {
         let ended = dora.publish("general", number);
         assert_eq!((&*ended.how, ended.value), ("handled", Some(3)), "{number}: {ended:?}");
     }
-    bob.process.kill().unwrap();
+    bob.process.kill().expect("it runs");
     let killed = Instant::now();
     let (mut number, mut longest) = (20, Duration::ZERO);
     while dora.subscriptions("general").contains_key("dead") {

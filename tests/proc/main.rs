@@ -8,6 +8,7 @@ mod gate;
 mod hostile;
 mod hubs;
 mod membership;
+mod planted;
 mod rolls;
 mod silo;
 mod start;

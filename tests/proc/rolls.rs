@@ -42,8 +42,11 @@ fn ten_graceful_rolls_fail_no_call() {
 /// before all rolls. Owners, consumers and publishers all move.
 #[test]
 fn ten_graceful_rolls_fail_no_publish() {
+    rolls_under_events(&Cluster::new("stream-rolls"));
+}
+
+pub(crate) fn rolls_under_events(cluster: &Cluster) {
     const STREAMS: usize = 16;
-    let cluster = Cluster::new("stream-rolls");
     let start = |name: &str| {
         let mut silo = cluster.start(name);
         silo.get(&format!("load_events 1 {STREAMS}"));

@@ -57,6 +57,8 @@ pub(crate) struct Cluster {
     _folder: Option<tempfile::TempDir>,
     store: String,
     name: String,
+    /// What its silos' streams do wrong.
+    planted: Option<&'static str>,
 }
 
 impl Cluster {
@@ -71,7 +73,7 @@ impl Cluster {
     pub(crate) fn without_tables(name: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder can be made");
         let store = format!("sqlite:{}", folder.path().join("cluster.db").display());
-        Self { _folder: Some(folder), store, name: unique(name) }
+        Self { _folder: Some(folder), store, name: unique(name), planted: None }
     }
 
     /// A cluster on a database of its own, whose tables exist.
@@ -83,7 +85,12 @@ impl Cluster {
 
     /// A cluster on a store that is there already.
     pub(crate) fn on(name: &str, store: impl Into<String>) -> Self {
-        Self { _folder: None, store: store.into(), name: unique(name) }
+        Self { _folder: None, store: store.into(), name: unique(name), planted: None }
+    }
+
+    /// A cluster on SQLite whose silos have a defect.
+    pub(crate) fn planted(name: &str, defect: &'static str) -> Self {
+        Self { planted: Some(defect), ..Self::new(name) }
     }
 
     /// The store's URL.
@@ -107,7 +114,8 @@ impl Cluster {
         let binary = artifact("test_silo").expect("the test silo is built with the tests");
         let arguments =
             ["--cluster", self.name.as_str(), "--name", name, "--store", self.store.as_str()];
-        Program::new(binary, name).arguments(arguments)
+        let planted = self.planted.map(|defect| ["--planted", defect]);
+        Program::new(binary, name).arguments(arguments).arguments(planted.into_iter().flatten())
     }
 
     /// Starts a silo and waits until it is active.

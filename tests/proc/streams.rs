@@ -26,20 +26,23 @@ fn grains_and_hubs_hear_each_event_of_grains_and_of_programs_once() {
     let alone = Cluster::on("alone", "memory:");
     let mut solo = alone.start("solo");
     solo.settle("ear");
-    let listen = |silo: &mut Silo| {
-        silo.subscribe("general", "ear", "ear");
-        assert_eq!(silo.result("listen portal/ear general hub claim"), "subscribed");
-    };
     listen(&mut solo);
     publish_both_ways(&mut solo);
     expect_each_once(&mut solo);
+    across_two(&Cluster::new("combinations"));
+}
 
-    let cluster = Cluster::new("combinations");
+pub(crate) fn across_two(cluster: &Cluster) {
     let (mut ann, mut bob) = (cluster.start("ann"), cluster.start("bob"));
     bob.settle("ear");
     listen(&mut bob);
     publish_both_ways(&mut ann);
     expect_each_once(&mut bob);
+}
+
+fn listen(silo: &mut Silo) {
+    silo.subscribe("general", "ear", "ear");
+    assert_eq!(silo.result("listen portal/ear general hub claim"), "subscribed");
 }
 
 /// A hundred events of a grain, a hundred of the program around it.
@@ -63,7 +66,10 @@ fn expect_each_once(silo: &mut Silo) {
 /// S9. Subscriptions of one grain come and go; its activations too.
 #[test]
 fn a_grain_hears_what_it_subscribes_to_across_its_activations() {
-    let cluster = Cluster::new("several");
+    several_of_one_grain(&Cluster::new("several"));
+}
+
+pub(crate) fn several_of_one_grain(cluster: &Cluster) {
     let (mut ann, mut bob) = (cluster.start("ann"), cluster.start("bob"));
     bob.settle("ear");
     for (stream, key) in [("a", "one"), ("b", "one"), ("b", "two"), ("c", "one")] {
@@ -95,14 +101,17 @@ fn a_grain_hears_what_it_subscribes_to_across_its_activations() {
 /// G3. The hub's stream has its owner on a silo that leaves while replies are on their way.
 #[test]
 fn replies_over_a_stream_are_answered_while_its_owner_leaves() {
-    let cluster = Cluster::new("owner-leaves");
+    replies_while_the_owner_leaves(&Cluster::new("owner-leaves"));
+}
+
+pub(crate) fn replies_while_the_owner_leaves(cluster: &Cluster) {
     let (mut ann, mut bob) = (cluster.start("ann"), cluster.start("bob"));
     let mut carl = cluster.start("carl");
     let hub = hub_with_stream_at(&mut ann, &mut bob, carl.generation);
     let before = bob.heard(&hub);
     let series = ann.ask(&format!("legs {hub} 200 10 10000 stream"));
     until("replies are on their way", Duration::from_secs(10), || bob.heard(&hub) > before + 20);
-    carl.process.terminate().unwrap();
+    carl.process.terminate().expect("it runs");
     let left = carl.process.wait_exit(DRAIN_TIME_MAX).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(left.code(), Some(0));
     let at_exit = bob.heard(&hub) - before;
@@ -228,30 +237,32 @@ fn events_of_a_killed_owner_are_handled_once_by_its_successor() {
 #[test]
 fn grains_subscribe_beyond_the_end_of_all_silos_and_hubs_do_not() {
     const NAME: &str = "grains_subscribe_beyond_the_end_of_all_silos_and_hubs_do_not";
-    on_each_store(NAME, "restarted", |cluster| {
-        let (mut ann, mut bob) = (cluster.start("ann"), cluster.start("bob"));
-        ann.subscribe("general", "one", "ear-one");
-        bob.subscribe("general", "two", "ear-two");
-        assert_eq!(ann.result("listen portal/ann general ann claim"), "subscribed");
-        assert_eq!(bob.result("listen portal/bob general bob claim"), "subscribed");
-        assert_eq!(ann.publish("general", 1).value, Some(4));
-        bob.process.kill().unwrap();
-        // The whole cluster ends; its next one need not find out who is dead.
-        await_death(&[&ann], "bob");
-        ann.drain();
+    on_each_store(NAME, "restarted", everybody_leaves_and_returns);
+}
 
-        let (mut dora, mut emil) = (cluster.start("dora"), cluster.start("emil"));
-        let listed: Vec<String> = dora.subscriptions("general").into_keys().collect();
-        assert_eq!(listed, ["one", "two"], "grains as before, no dead hub");
-        assert_eq!(emil.publish("general", 2).value, Some(2));
-        for ear in ["ear-one", "ear-two"] {
-            let heard = [dora.numbers(ear), emil.numbers(ear)].concat();
-            assert_eq!(heard, [2], "{ear}");
-        }
-        let of_hubs = || cluster.rows().iter().filter(|row| row.owner.is_some()).count();
-        until("rows of dead hubs are gone", SWEEP_TIME_MAX, || of_hubs() == 0);
-        assert_eq!(cluster.rows().len(), 2);
-    });
+pub(crate) fn everybody_leaves_and_returns(cluster: &Cluster) {
+    let (mut ann, mut bob) = (cluster.start("ann"), cluster.start("bob"));
+    ann.subscribe("general", "one", "ear-one");
+    bob.subscribe("general", "two", "ear-two");
+    assert_eq!(ann.result("listen portal/ann general ann claim"), "subscribed");
+    assert_eq!(bob.result("listen portal/bob general bob claim"), "subscribed");
+    assert_eq!(ann.publish("general", 1).value, Some(4));
+    bob.process.kill().expect("it runs");
+    // The whole cluster ends; its next one need not find out who is dead.
+    await_death(&[&ann], "bob");
+    ann.drain();
+
+    let (mut dora, mut emil) = (cluster.start("dora"), cluster.start("emil"));
+    let listed: Vec<String> = dora.subscriptions("general").into_keys().collect();
+    assert_eq!(listed, ["one", "two"], "grains as before, no dead hub");
+    assert_eq!(emil.publish("general", 2).value, Some(2));
+    for ear in ["ear-one", "ear-two"] {
+        let heard = [dora.numbers(ear), emil.numbers(ear)].concat();
+        assert_eq!(heard, [2], "{ear}");
+    }
+    let of_hubs = || cluster.rows().iter().filter(|row| row.owner.is_some()).count();
+    until("rows of dead hubs are gone", SWEEP_TIME_MAX, || of_hubs() == 0);
+    assert_eq!(cluster.rows().len(), 2);
 }
 
 /// S11. Four silos, then three as the owner sleeps, one, and four again; the sleeper is woken.
@@ -299,41 +310,43 @@ fn a_stream_has_one_owner_a_view_while_silos_sleep_leave_and_join() {
 /// S14. Publishing writes nothing, and reads nothing.
 #[test]
 fn hot_streams_ask_nothing_of_the_store() {
-    const METRIC: &str = "siloring_shard_store_requests_total";
     const NAME: &str = "hot_streams_ask_nothing_of_the_store";
-    on_each_store(NAME, "hot", |cluster| {
-        let (mut ann, mut bob) = (cluster.start("ann"), cluster.start("bob"));
-        bob.settle("ear");
-        for stream in ["one", "two"] {
-            ann.subscribe(stream, "ear", "ear");
-        }
-        let asked = |ann: &mut Silo, bob: &mut Silo| ann.metric(METRIC) + bob.metric(METRIC);
-        assert!(asked(&mut ann, &mut bob) >= 4, "each stream was read and written once");
-        // The owners hear late of their own writes, and read the rows once more.
-        let mut next = 1;
-        let mut warm = |ann: &mut Silo, bob: &mut Silo| {
-            let (before, began) = (asked(ann, bob), Instant::now());
-            while began.elapsed() < HOT_AFTER {
-                ann.tally(&format!("pour one {next} 100 4"));
-                next += 100;
-            }
-            asked(ann, bob) == before
-        };
-        until("the streams are hot", Duration::from_secs(20), || warm(&mut ann, &mut bob));
+    on_each_store(NAME, "hot", publishing_asks_no_store);
+}
 
-        let (before, began) = (asked(&mut ann, &mut bob), Instant::now());
-        let poured = ["one", "two"].map(|stream| {
-            let half = HOT_EVENTS / 2;
-            (ann.ask(&format!("pour {stream} 1000000 {half} 16")), half)
-        });
-        for (poured, half) in poured {
-            let ends = ann.answer(poured)["ends"].clone();
-            assert_eq!(ends, serde_json::json!({ "handled": half }));
+pub(crate) fn publishing_asks_no_store(cluster: &Cluster) {
+    const METRIC: &str = "siloring_shard_store_requests_total";
+    let (mut ann, mut bob) = (cluster.start("ann"), cluster.start("bob"));
+    bob.settle("ear");
+    for stream in ["one", "two"] {
+        ann.subscribe(stream, "ear", "ear");
+    }
+    let asked = |ann: &mut Silo, bob: &mut Silo| ann.metric(METRIC) + bob.metric(METRIC);
+    assert!(asked(&mut ann, &mut bob) >= 4, "each stream was read and written once");
+    // The owners hear late of their own writes, and read the rows once more.
+    let mut next = 1;
+    let mut warm = |ann: &mut Silo, bob: &mut Silo| {
+        let (before, began) = (asked(ann, bob), Instant::now());
+        while began.elapsed() < HOT_AFTER {
+            ann.tally(&format!("pour one {next} 100 4"));
+            next += 100;
         }
-        let took = began.elapsed();
-        assert_eq!(asked(&mut ann, &mut bob) - before, 0, "requests to the store");
-        tell(&format!("{HOT_EVENTS} events in {took:?}, no request to the store"));
+        asked(ann, bob) == before
+    };
+    until("the streams are hot", Duration::from_secs(20), || warm(&mut ann, &mut bob));
+
+    let (before, began) = (asked(&mut ann, &mut bob), Instant::now());
+    let poured = ["one", "two"].map(|stream| {
+        let half = HOT_EVENTS / 2;
+        (ann.ask(&format!("pour {stream} 1000000 {half} 16")), half)
     });
+    for (poured, half) in poured {
+        let ends = ann.answer(poured)["ends"].clone();
+        assert_eq!(ends, serde_json::json!({ "handled": half }));
+    }
+    let took = began.elapsed();
+    assert_eq!(asked(&mut ann, &mut bob) - before, 0, "requests to the store");
+    tell(&format!("{HOT_EVENTS} events in {took:?}, no request to the store"));
 }
 
 /// S15. The same streams, keys and hubs twice in one database.

@@ -78,7 +78,7 @@ pub use cluster::{Cluster, ClusterBuilder, Failure, Report, Tally};
 pub use node::{Node, SiloShared};
 pub use plan::{Fault, Hosts, Options, Plan, Slot, Step};
 #[cfg(feature = "planted")]
-pub use planted::defects;
+pub use planted::{defects, stream_defect};
 pub use scene::{violate, world_now};
 pub use sizes::Sizes;
 pub use trace::TraceSink;

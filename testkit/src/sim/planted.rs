@@ -133,6 +133,20 @@ pub fn defects() -> impl Iterator<Item = &'static str> {
     DEFECTS.iter().map(|(name, _)| *name)
 }
 
+/// The defect of this name, if it is one of streams: silos that are processes have these only.
+#[cfg(feature = "planted")]
+pub fn stream_defect(name: &str) -> Option<pubsub::Planted> {
+    DEFECTS.iter().find_map(|(known, defect)| match defect {
+        Defect::Streams(defect) if *known == name => Some(*defect),
+        Defect::Streams(_)
+        | Defect::Shard(_)
+        | Defect::Directory(_)
+        | Defect::Control(_)
+        | Defect::UpAtConnect
+        | Defect::HeartbeatInDataQueue => None,
+    })
+}
+
 impl Planted {
     /// The defect of this name.
     ///

@@ -42,7 +42,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use siloring::prelude::*;
-use siloring::{Metrics, Streams};
+use siloring::{Metrics, SiloBuilder, Streams};
 
 use grains::{Counter, CounterRef as _, Listener, Note, Parcel, Receipt, record};
 
@@ -92,7 +92,22 @@ fn start() -> Result<Silo, StartError> {
     if !secret.is_empty() {
         builder = builder.secret(secret);
     }
+    let defect = setting("--planted", "");
+    if !defect.is_empty() {
+        builder = plant(builder, &defect);
+    }
     builder.start()
+}
+
+/// Plants the silo's streams with a defect.
+#[cfg(feature = "planted")]
+fn plant(builder: SiloBuilder, name: &str) -> SiloBuilder {
+    builder.planted(siloring_testkit::sim::stream_defect(name).expect("tests name defects"))
+}
+
+#[cfg(not(feature = "planted"))]
+fn plant(_builder: SiloBuilder, name: &str) -> SiloBuilder {
+    panic!("defect {name}: build the test kit with its feature `planted`")
 }
 
 /// A hub of this process, as the desk remembers it.
