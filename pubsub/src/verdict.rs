@@ -1,6 +1,6 @@
 //! What a failed delivery of an event means for its consumer: one pure decision.
 
-use siloring_core::outcome::DeliveryFailure;
+use siloring_core::outcome::{DeliveryFailure, RejectedKind};
 
 /// What to do with the event and its consumer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,7 +23,9 @@ pub(crate) const fn verdict(
     is_owned: bool,
 ) -> Verdict {
     if let Some(kind) = failure.rejected_kind() {
-        if kind.is_transient() {
+        // That its silo is gone says nothing of a grain but where it no longer is.
+        let has_moved = !is_owned && matches!(kind, RejectedKind::IncarnationDead);
+        if kind.is_transient() || has_moved {
             return Verdict::Again;
         }
         return if is_owned && kind.evicts_subscriber() {
@@ -37,7 +39,7 @@ pub(crate) const fn verdict(
 
 #[cfg(test)]
 mod tests {
-    use siloring_core::outcome::{FailedKind, IndeterminateKind, RejectedKind};
+    use siloring_core::outcome::{FailedKind, IndeterminateKind};
 
     use super::*;
 
@@ -49,6 +51,8 @@ mod tests {
             let of_grain = verdict(&failure, 99, 5, false);
             if kind.is_transient() {
                 assert_eq!((of_hub, of_grain), (Verdict::Again, Verdict::Again), "{kind:?}");
+            } else if *kind == RejectedKind::IncarnationDead {
+                assert_eq!((of_hub, of_grain), (Verdict::Evict, Verdict::Again), "{kind:?}");
             } else if kind.evicts_subscriber() {
                 assert_eq!((of_hub, of_grain), (Verdict::Evict, Verdict::DeadLetter), "{kind:?}");
             } else {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use siloring_testkit::process::Stream;
 
-use crate::silo::{Cluster, Silo, tell, until};
+use crate::silo::{Cluster, Silo, on_each_store, tell, until};
 
 /// How long a leaving silo may take to refuse what is new.
 const REFUSAL_TIME_MAX: Duration = Duration::from_millis(50);
@@ -42,7 +42,7 @@ fn ten_graceful_rolls_fail_no_call() {
 /// before all rolls. Owners, consumers and publishers all move.
 #[test]
 fn ten_graceful_rolls_fail_no_publish() {
-    rolls_under_events(&Cluster::new("stream-rolls"));
+    on_each_store("ten_graceful_rolls_fail_no_publish", "stream-rolls", rolls_under_events);
 }
 
 pub(crate) fn rolls_under_events(cluster: &Cluster) {

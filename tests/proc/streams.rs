@@ -101,7 +101,8 @@ pub(crate) fn several_of_one_grain(cluster: &Cluster) {
 /// G3. The hub's stream has its owner on a silo that leaves while replies are on their way.
 #[test]
 fn replies_over_a_stream_are_answered_while_its_owner_leaves() {
-    replies_while_the_owner_leaves(&Cluster::new("owner-leaves"));
+    const NAME: &str = "replies_over_a_stream_are_answered_while_its_owner_leaves";
+    on_each_store(NAME, "owner-leaves", replies_while_the_owner_leaves);
 }
 
 pub(crate) fn replies_while_the_owner_leaves(cluster: &Cluster) {
