@@ -118,10 +118,6 @@ impl Activation {
     pub(super) fn take(&mut self, index: usize) -> Option<Request> {
         let request = self.queue.remove(index)?;
         self.queue_bytes -= request.body.len();
-        if self.queue.is_empty() {
-            // Most requests never wait here: an idle activation keeps no room for them.
-            self.queue = VecDeque::new();
-        }
         Some(request)
     }
 

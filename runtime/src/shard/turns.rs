@@ -1,6 +1,7 @@
 //! Activations at work: registered, activated, their turns begun, polled, ended; collected when
 //! idle.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
@@ -373,6 +374,10 @@ impl<L: Links> Shard<L> {
             return self.try_deactivate(key);
         }
         if activation.queue.is_empty() {
+            if activation.queue.capacity() > 0 && activation.running.is_empty() {
+                // Most requests never wait: an idle activation keeps no room for those that do.
+                activation.queue = VecDeque::new();
+            }
             if self.leaving.is_draining() && activation.is_idle() {
                 let host = activation.host;
                 if !self.is_of_shard(host) {
