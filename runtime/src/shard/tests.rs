@@ -70,6 +70,8 @@ const SLOW_FAIL: MethodSpec = shared("slow_fail");
 const WAIT_FOR_REGISTRY: MethodSpec = method("wait_for_registry");
 /// One future of the turn and one of the shard, which call later.
 const SPAWN_BOTH: MethodSpec = method("spawn_both");
+/// Two futures more than one activation may have.
+const SPAWN_MANY: MethodSpec = method("spawn_many");
 /// A future that panics when it is dropped.
 const SPAWN_BROKEN: MethodSpec = method("spawn_broken");
 /// Ends the activation.
@@ -100,6 +102,7 @@ impl Grain for Counter {
         SLOW_FAIL,
         WAIT_FOR_REGISTRY,
         SPAWN_BOTH,
+        SPAWN_MANY,
         SPAWN_BROKEN,
         STOP,
         STOP_BY_TIMER,
@@ -143,6 +146,8 @@ impl Grain for Counter {
             return Err(DeliveryFailure::rejected(RejectedKind::RegistryUnavailable, "away"));
         } else if once::METHODS.contains(&id) {
             return once::run(&turn).await;
+        } else if id == SPAWN_MANY.id {
+            (0..SPAWNED_PER_ACTIVATION_MAX + 2).for_each(|_| ctx.spawn(core::future::pending()));
         } else if id == SPAWN_BROKEN.id {
             ctx.spawn(here::broken());
         } else if id == SPAWN_BOTH.id {

@@ -2,7 +2,7 @@
 
 use siloring_core::address::Address;
 use siloring_core::body::Body;
-use siloring_core::limits::SPAWNED_MAX;
+use siloring_core::limits::{SPAWNED_MAX, SPAWNED_PER_ACTIVATION_MAX};
 
 use super::*;
 use crate::here::Here;
@@ -221,4 +221,15 @@ fn what_is_spawned_beyond_the_bound_is_dropped_aloud() {
     });
     assert_eq!(world.shard.tasks.len(), SPAWNED_MAX - 1, "the one that spawned them has ended");
     assert_eq!(world.count("SpawnRefused"), 6, "each that was not run is told of");
+}
+
+#[test]
+fn what_one_grain_spawns_beyond_its_bound_is_dropped_aloud() {
+    let mut world = World::serving();
+    world.call(&SPAWN_MANY);
+    assert_eq!(world.count("SpawnRefused"), 2, "its own");
+    let one = world.shard.activations.iter().next().expect("it is active").1;
+    assert_eq!(one.timers.len(), SPAWNED_PER_ACTIVATION_MAX);
+    world.run(|| async { Here::spawn(core::future::pending()) });
+    assert_eq!(world.count("SpawnRefused"), 2, "nobody else's");
 }
