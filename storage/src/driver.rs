@@ -185,10 +185,13 @@ struct Inbox {
 impl Inbox {
     fn refuse_all(&self) {
         while let Some((ticket, _)) = self.queue.pop() {
-            ticket.answer(Err(ended()));
+            ticket.answer(Err(not_sent(ENDED)));
         }
     }
 }
+
+/// Why a request has no other answer.
+const ENDED: &str = "the store's threads have ended";
 
 /// The right to answer a request: dropped unanswered, it answers that the outcome is unknown.
 struct Ticket {
@@ -213,7 +216,7 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.take(Err(ended()));
+        self.take(Err(unavailable(ENDED)));
     }
 }
 
@@ -221,10 +224,6 @@ impl fmt::Debug for Ticket {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Ticket").finish_non_exhaustive()
     }
-}
-
-fn ended() -> StoreError {
-    unavailable("the store's threads have ended")
 }
 
 /// What comes back from a worker.
