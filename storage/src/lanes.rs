@@ -6,9 +6,10 @@
 //! Invariants: each request is answered exactly once, at the latest [`STORE_REQUEST_TIME_MAX`]
 //! after it came; a request that was handed to a worker is never handed over again, since its
 //! outcome is unknown; a worker that does not come back within [`STORE_HANG_AFTER`] is given up
-//! with its group, and at most [`STORE_RETIRED_MAX`] such are waited for per lane. The caller
-//! bounds how many requests are in. Deliberately absent: retries (the asking machine's decision),
-//! threads and clocks (the driver's).
+//! with its group, and at most [`STORE_RETIRED_MAX`] such are waited for per lane; an idle one is
+//! given up when another lane has lost the store. The caller bounds how many requests are in.
+//! Deliberately absent: retries (the asking machine's decision), threads and clocks (the
+//! driver's).
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -332,10 +333,23 @@ impl<T> Lanes<T> {
         let half = state.backoff / 2;
         state.retry_at = now + half + half.mul_f64(share);
         state.backoff = (state.backoff * 2).min(STORE_RECONNECT_MAX);
-        state.health = Health::Down;
+        if core::mem::replace(&mut state.health, Health::Down) == Health::Up {
+            self.give_up_idle(lane);
+        }
         if self.health == Health::Up {
             self.health = Health::Down;
             self.outputs.push_back(Output::Event(Event::StoreUnavailable { detail }));
+        }
+    }
+
+    /// Lanes that are idle begin with a new connection: what cut this lane's has cut theirs, and
+    /// their first requests after the store's return would be the ones to find out.
+    fn give_up_idle(&mut self, failed: Lane) {
+        for state in self.states.iter_mut().filter(|state| state.lane != failed) {
+            if let Worker::Idle(worker) = state.worker {
+                state.worker = Worker::None;
+                self.outputs.push_back(Output::GiveUp { worker });
+            }
         }
     }
 
@@ -510,6 +524,30 @@ mod tests {
         assert_eq!(drain(&mut lanes).started, [Lane::Reader, Lane::Writer]);
         lanes.handle_request(now, 9, StoreRequest::ReadTable);
         assert_eq!(drain(&mut lanes).started, [Lane::Membership], "it waits for none of them");
+    }
+
+    /// One lane finds the store gone: the connection of an idle one is as dead, and would be found
+    /// so by its first request after the store's return.
+    #[test]
+    fn an_idle_lane_begins_anew_when_another_finds_the_store_gone() {
+        let (mut lanes, now) = (lanes(), Moment::ZERO + SECOND);
+        let stream = Address::of("stream", "orders/7").unwrap();
+        let load = StoreRequest::LoadSubscriptions { stream };
+        lanes.handle_request(now, 1, load.clone());
+        lanes.handle_results(now, Lane::Reader, WorkerId(0), done(1));
+        lanes.handle_request(now, 2, StoreRequest::ReadTable);
+        drain(&mut lanes);
+        lanes.handle_results(now, Lane::Membership, WorkerId(1), down(1));
+        assert_eq!(drain(&mut lanes).given_up, [WorkerId(0)], "the reader's");
+        lanes.handle_end(now, Lane::Reader, WorkerId(0));
+        let mut later = now + STORE_RECONNECT_MAX;
+        lanes.handle_request(later, 3, StoreRequest::ReadTable);
+        lanes.handle_results(later, Lane::Membership, WorkerId(1), down(1));
+        assert!(drain(&mut lanes).given_up.is_empty(), "nobody is left");
+        later += STORE_RECONNECT_MAX;
+        lanes.handle_request(later, 4, load);
+        let seen = drain(&mut lanes);
+        assert_eq!((seen.started, seen.groups), (vec![Lane::Reader], vec![(WorkerId(2), 1)]));
     }
 
     #[test]
