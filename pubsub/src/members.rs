@@ -36,6 +36,7 @@ use crate::message::{
 use crate::owner::Owner;
 use crate::planted::is_planted;
 use crate::queue::{ConsumerKey, Letter};
+use crate::shard::ShardStreams;
 use crate::streams::{Set, Streams};
 
 /// Why a subscription was not made, or not ended. Travels as the owner's answer.
@@ -404,12 +405,16 @@ impl Owner {
     }
 
     /// After a write without an answer: what the registry has under the key, and its version. Until
-    /// that can be read, nobody knows whether the write was made.
+    /// that can be read, nobody knows whether the write was made; and the owner reads its rows
+    /// again in any case, also when nobody waits any more.
     async fn find(
         &self,
         key: &str,
         until: Moment,
     ) -> Result<(Option<Subscription>, SetVersion), DeliveryFailure> {
+        if !is_planted!(self.streams, WritesForgotten) {
+            Here::extension::<ShardStreams>().doubted(&self.stream);
+        }
         loop {
             match self.read().await {
                 Ok((rows, version)) => {

@@ -113,7 +113,7 @@ impl Grain for StreamOwner {
             SUBSCRIBE => {
                 let arguments = turn.owned::<Subscribe>(turn.arguments::<Subscribe>()?)?;
                 // Apart, as all turns have room for the largest of these futures.
-                let result = owner.written(Box::pin(owner.subscribe(arguments, until)).await)?;
+                let result = Box::pin(owner.subscribe(arguments, until)).await?;
                 #[cfg(feature = "planted")]
                 if is_planted!(owner.streams, CursorAfterAnswer) {
                     owner.attach_late();
@@ -124,7 +124,7 @@ impl Grain for StreamOwner {
             }
             UNSUBSCRIBE => {
                 let arguments = turn.owned::<Unsubscribe>(turn.arguments::<Unsubscribe>()?)?;
-                let result = owner.written(Box::pin(owner.unsubscribe(&arguments, until)).await)?;
+                let result = Box::pin(owner.unsubscribe(&arguments, until)).await?;
                 owner.after(turn.ctx());
                 turn.reply(&result)
             }
@@ -211,15 +211,6 @@ impl Owner {
             stream,
             streams,
         })
-    }
-
-    /// The result of a write; whatever became of one that failed, it is looked for until it is
-    /// known.
-    fn written<T>(&self, result: Result<T, DeliveryFailure>) -> Result<T, DeliveryFailure> {
-        if result.is_err() && !is_planted!(self.streams, WritesForgotten) {
-            Here::extension::<ShardStreams>().doubted(&self.stream);
-        }
-        result
     }
 
     /// Waits until the registry's rows of the stream are here, for as long as the turn's caller
@@ -526,18 +517,14 @@ impl Future for Outcome {
         cx: &mut core::task::Context<'_>,
     ) -> Poll<Self::Output> {
         let mut tickets = self.owner.tickets.borrow_mut();
-        match tickets.get_mut(&self.waiting) {
-            Some(Ticket::Waiting(waker)) => {
-                *waker = Some(cx.waker().clone());
-                return Poll::Pending;
-            }
-            Some(Ticket::Ended(_)) => {}
-            None => unreachable!("a ticket lives until its outcome is taken"),
+        if let Some(Ticket::Waiting(waker)) = tickets.get_mut(&self.waiting) {
+            *waker = Some(cx.waker().clone());
+            return Poll::Pending;
         }
-        match tickets.remove(&self.waiting) {
-            Some(Ticket::Ended(result)) => Poll::Ready(result),
-            Some(Ticket::Waiting(_)) | None => unreachable!("matched above"),
-        }
+        let Some(Ticket::Ended(result)) = tickets.remove(&self.waiting) else {
+            unreachable!("a ticket lives until its outcome is taken");
+        };
+        Poll::Ready(result)
     }
 }
 
