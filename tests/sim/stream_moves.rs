@@ -1,4 +1,4 @@
-//! Hubs that move while events flow to them: they keep their subscriptions.
+//! Consumers that move while events flow to them: they keep their subscriptions.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -8,8 +8,8 @@ use siloring_testkit::sim::{Cluster, Fault, Slot};
 
 use super::scenario::{New, Note, Outcome, S1, S2, S3, SECOND, check, ensure, up};
 use super::streaming::{
-    Ended, Heard, ROOM, begin, confirm_all, listen, publish, publish_each, range, rows, stream_on,
-    streams_on,
+    Ended, Heard, Listener, ROOM, begin, confirm_all, listen, numbers, publish, publish_each,
+    range, rows, stream_on, streams_on, subscribe, wake,
 };
 
 /// Some of them live on the shard that the agent of their silo is on, and some do not.
@@ -151,4 +151,28 @@ fn a_refusal_of_the_old_place_does_not_evict_who_has_subscribed_anew() {
         Ok(())
     }
     check(scenario, &["stream-evicts-any-row"]);
+}
+
+/// G9. The frame for a grain cannot go out, and its silo has left when it is tried again: the event
+/// goes to where the grain is now.
+#[test]
+fn an_event_follows_a_grain_whose_silo_is_gone() {
+    fn scenario(new: New<'_>) -> Outcome {
+        begin();
+        let mut cluster = up(new(3).host::<Listener>())?;
+        let stream = stream_on(&cluster, S1);
+        wake(&mut cluster, S3, "far")?;
+        subscribe(&mut cluster, S1, "far", stream, "far")?;
+        cluster.block_on(S2, move |node| async move { publish(&node, stream, 1).await })??;
+        cluster.inflict(Fault::Refuse(S1, S3, 3 * SECOND));
+        let sent = cluster.spawn(S2, move |node| async move { publish(&node, stream, 2).await });
+        cluster.run_for(Duration::from_millis(20))?;
+        cluster.inflict(Fault::Drain(S3));
+        cluster.run_for(20 * SECOND)?;
+        let sent = sent.borrow_mut().take();
+        ensure!(matches!(&sent, Some(Ok(sent)) if sent.handled == 1), "{sent:?}");
+        ensure!(numbers("far", "far") == range(1, 2), "{:?}", numbers("far", "far"));
+        Ok(())
+    }
+    check(scenario, &[]);
 }
