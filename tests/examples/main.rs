@@ -12,7 +12,7 @@ mod silence_table;
 
 use std::process::{Command, Output};
 
-use siloring_testkit::process::artifact;
+use siloring_testkit::process::{artifact, is_long};
 
 fn run(name: &str, arguments: &[&str]) -> Output {
     let program = artifact(name).expect("examples are built with the tests");
@@ -97,6 +97,20 @@ fn the_chat_ends_without_silence_on_postgres() {
     }
     let table = chat(&["--store", "postgres", "--leg", "both"]);
     assert_handled(&table, ["deliveries", "events"], 500);
+    if is_long() {
+        ["stream", "both"].into_iter().for_each(chat_through_everything);
+    }
+}
+
+/// Ten rolls, five kills, and a minute without the store.
+fn chat_through_everything(leg: &str) {
+    let troubles = ["--rolls", "10", "--kills", "5", "--outage", "60"];
+    let how = ["--store", "postgres", "--leg", leg, "--json"];
+    // It ends well only if nothing was silent or doubled, and every probe came back.
+    let output = run("pod_hub_chat", &[&troubles[..], &how[..]].concat());
+    let table: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let all_came = vec![serde_json::json!([10, 10]); 16];
+    assert_eq!(table["probes"], serde_json::Value::from(all_came), "{leg}: {table}");
 }
 
 /// What the models lose in silence, real silos of this library tell.

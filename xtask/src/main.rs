@@ -1,4 +1,5 @@
-//! Tasks of the project: `cargo xtask test`, `cargo xtask tidy`, `cargo xtask bench`.
+//! Tasks of the project: `cargo xtask test`, `cargo xtask prove`, `cargo xtask tidy`,
+//! `cargo xtask bench`.
 //!
 //! Small on purpose, because every task waits for it to be built: it knows no crate of the
 //! workspace, runs cargo as a person would, and reads the repository as text.
@@ -33,6 +34,8 @@ enum Task {
     /// they are missing. What was skipped is printed with its reason; with `CI` set a skip is a
     /// failure. Ends with one line: `N passed, N failed`.
     Test,
+    /// Runs tests that have a longer form in that form: minutes each.
+    Prove,
     /// Checks the rules that are about the repository as text.
     Tidy,
     /// Runs the benches and prints their tables.
@@ -53,6 +56,7 @@ fn run(task: &Task) -> anyhow::Result<ExitCode> {
     let root = root()?;
     match task {
         Task::Test => test::run(&root),
+        Task::Prove => test::prove(&root),
         Task::Tidy => tidy::run(&root),
         Task::Bench(options) => bench::run(&root, options),
     }

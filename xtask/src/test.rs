@@ -1,5 +1,5 @@
 //! `cargo xtask test`: every check and test of the project, in order of how soon they tell
-//! something.
+//! something. `cargo xtask prove`: tests that have a longer form, in that form.
 //!
 //! Two builds serve nearly all steps, each without debug information: the linter's, and one of the
 //! profile `ci` (optimised, with debug assertions), in which tests, simulated runs, examples and
@@ -35,15 +35,15 @@ struct Step {
     name: &'static str,
     arguments: &'static [&'static str],
     counted: Counted,
-    /// Flags of the compiler.
-    flags: Option<&'static str>,
+    /// Of its environment.
+    variables: &'static [(&'static str, &'static str)],
 }
 
 const FORMAT: Step = Step {
     name: "format",
     arguments: &["fmt", "--all", "--check"],
     counted: Counted::AsOne,
-    flags: None,
+    variables: &[],
 };
 
 const LINT: Step = Step {
@@ -60,7 +60,7 @@ const LINT: Step = Step {
         "warnings",
     ],
     counted: Counted::AsOne,
-    flags: None,
+    variables: &[],
 };
 
 const TEST_WITH_NEXTEST: Step = Step {
@@ -79,7 +79,7 @@ const TEST_WITH_NEXTEST: Step = Step {
         "none",
     ],
     counted: Counted::AsPrinted,
-    flags: None,
+    variables: &[],
 };
 
 const TEST_WITH_CARGO: Step = Step {
@@ -97,7 +97,7 @@ const TEST_WITH_CARGO: Step = Step {
         "--examples",
     ],
     counted: Counted::AsPrinted,
-    flags: None,
+    variables: &[],
 };
 
 const DOCUMENTATION: Step = Step {
@@ -112,7 +112,7 @@ const DOCUMENTATION: Step = Step {
         "--doc",
     ],
     counted: Counted::AsPrinted,
-    flags: None,
+    variables: &[],
 };
 
 /// Every interleaving of what crosses threads, in a small build of its own.
@@ -133,7 +133,7 @@ const INTERLEAVINGS: Step = Step {
         "loom_tests",
     ],
     counted: Counted::AsPrinted,
-    flags: Some("--cfg loom"),
+    variables: &[("RUSTFLAGS", "--cfg loom")],
 };
 
 const BENCH_SMOKE: Step = Step {
@@ -159,8 +159,50 @@ const BENCH_SMOKE: Step = Step {
         "--quick",
     ],
     counted: Counted::AsOne,
-    flags: None,
+    variables: &[],
 };
+
+/// What the tests run.
+const BUILD: Step = Step {
+    name: "build",
+    arguments: &["build", "--profile", PROFILE, "--workspace", "--locked", "--all-targets"],
+    counted: Counted::AsOne,
+    variables: &[],
+};
+
+/// The tests that have a longer form, one after the other. The test kit reads the variable.
+const LONG_TESTS: Step = Step {
+    name: "long tests",
+    arguments: &[
+        "test",
+        "--profile",
+        PROFILE,
+        "--workspace",
+        "--locked",
+        "--no-fail-fast",
+        "--test",
+        "proc",
+        "--test",
+        "examples",
+        "postgres",
+        "--",
+        "--test-threads",
+        "1",
+    ],
+    counted: Counted::AsPrinted,
+    variables: &[("SILORING_LONG", "1")],
+};
+
+/// Runs what takes minutes.
+pub(crate) fn prove(root: &Path) -> anyhow::Result<ExitCode> {
+    let mut report = Report { unavailable: setup::run(root)?, ..Report::default() };
+    let skips = skips_file(root)?;
+    for step in [BUILD, LONG_TESTS] {
+        report.run(root, &step, &skips)?;
+    }
+    report.skipped = read_skips(&skips)?;
+    Ok(report.print(is_ci()))
+}
 
 /// Runs everything.
 pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
@@ -234,9 +276,7 @@ impl Report {
 fn command(root: &Path, step: &Step, skips: &Path) -> Command {
     let mut command = driver::program(root, STEP_TIME_MAX, "cargo", step.arguments);
     command.env(SKIPS_VARIABLE, skips);
-    if let Some(flags) = step.flags {
-        command.env("RUSTFLAGS", flags);
-    }
+    command.envs(step.variables.iter().copied());
     command
 }
 

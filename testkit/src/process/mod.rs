@@ -15,11 +15,13 @@
 
 mod artifact;
 mod bridge;
+mod length;
 mod log;
 mod skip;
 
 pub use artifact::{ArtifactError, artifact};
 pub use bridge::{Bridge, BridgeError, Host};
+pub use length::{LONG_VARIABLE, is_long};
 pub use log::{LOG_BYTES_MAX, Stream};
 pub use skip::{SKIPS_VARIABLE, skip};
 
