@@ -143,6 +143,19 @@ mod tests {
     }
 
     #[test]
+    fn the_newest_silo_gets_its_share_and_no_more() {
+        let silos: Vec<_> = (1..=5).map(|silo| (silo, SiloStatus::Active)).collect();
+        let grown = view(&silos);
+        for placement in [Placement::Hash, Placement::Random] {
+            let targets = (0..10_000u128).map(|id| id.wrapping_mul(0x9e37_79b9_7f4a_7c15_9e37));
+            let on_newest =
+                targets.filter(|target| placed(placement, &grown, *target) == Some(Generation(5)));
+            let share = on_newest.count();
+            assert!((1_800..2_200).contains(&share), "{placement:?}: {share} of 10 000");
+        }
+    }
+
+    #[test]
     fn nothing_is_placed_where_nobody_is_active() {
         let empty = view(&[(1, SiloStatus::Joining)]);
         for placement in [Placement::PreferLocal, Placement::Hash, Placement::Random] {

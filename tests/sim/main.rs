@@ -11,6 +11,7 @@
     reason = "a run says what it covered, and a failing one how to repeat it"
 )]
 
+mod bounds;
 mod calls;
 mod claims;
 mod defects;

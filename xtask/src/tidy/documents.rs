@@ -14,6 +14,7 @@ const NEEDED: &[&str] = &[
     "LICENSE-MIT",
     "README.md",
     "STYLE.md",
+    "docs/testing.md",
     "docs/wire.md",
 ];
 
@@ -50,7 +51,7 @@ fn is_elsewhere(target: &str) -> bool {
 }
 
 /// `target` as a path from the root, seen from the document at `path`.
-fn resolved(path: &str, target: &str) -> String {
+pub(super) fn resolved(path: &str, target: &str) -> String {
     let mut parts: Vec<&str> = path.split('/').collect();
     parts.pop();
     for part in target.split('/') {
