@@ -18,6 +18,7 @@ mod defects;
 mod directory;
 mod gate;
 mod hubs;
+mod instructions;
 mod membership;
 mod plans;
 mod rolls;

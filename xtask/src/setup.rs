@@ -31,6 +31,11 @@ const NEEDS: &[Need] = &[
         what_for: "tests that cut connections",
         is_present: || driver::has_program("nft"),
     },
+    Need {
+        package: "valgrind",
+        what_for: "counting instructions",
+        is_present: || driver::has_program("valgrind"),
+    },
 ];
 
 /// Installs what is missing if that is possible, and says what stays missing, one line each.
