@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use siloring_testkit::process::skip;
+use siloring_testkit::process::{figure, skip};
 use siloring_testkit::sim::explore::run;
 use siloring_testkit::sim::{Options, Plan};
 
@@ -35,7 +35,7 @@ fn an_event_costs_no_more_instructions_than_recorded() {
     let (short, long) = (counted(4), counted(12));
     let events = long.events - short.events;
     let cost = (long.instructions - short.instructions) / events;
-    println!("{cost} instructions an event, over {events} events");
+    figure("simulator: instructions an event", cost);
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let recorded = fs::read_to_string(root.join(RECORDED)).expect("the record is there");
     let recorded: u64 = recorded.trim().parse().expect("the record is a number");

@@ -7,7 +7,9 @@
 
 mod bench;
 mod driver;
+mod prove;
 mod setup;
+mod step;
 mod tally;
 mod test;
 mod tidy;
@@ -34,8 +36,8 @@ enum Task {
     /// they are missing. What was skipped is printed with its reason; with `CI` set a skip is a
     /// failure. Ends with one line: `N passed, N failed`.
     Test,
-    /// Runs tests that have a longer form in that form: minutes each.
-    Prove,
+    /// Runs every test in its longer form and prints the table of what was proved: up to two hours.
+    Prove(prove::Options),
     /// Checks the rules that are about the repository as text.
     Tidy,
     /// Runs the benches and prints their tables.
@@ -56,7 +58,7 @@ fn run(task: &Task) -> anyhow::Result<ExitCode> {
     let root = root()?;
     match task {
         Task::Test => test::run(&root),
-        Task::Prove => test::prove(&root),
+        Task::Prove(options) => prove::run(&root, options),
         Task::Tidy => tidy::run(&root),
         Task::Bench(options) => bench::run(&root, options),
     }

@@ -15,12 +15,14 @@
 
 mod artifact;
 mod bridge;
+mod figure;
 mod length;
 mod log;
 mod skip;
 
 pub use artifact::{ArtifactError, artifact};
 pub use bridge::{Bridge, BridgeError, Host};
+pub use figure::{FIGURES_VARIABLE, figure};
 pub use length::{LONG_VARIABLE, is_long};
 pub use log::{LOG_BYTES_MAX, Stream};
 pub use skip::{SKIPS_VARIABLE, skip};
