@@ -103,9 +103,7 @@ mod file {
 
         /// Takes over what `text` sets.
         pub(crate) fn read_text(&mut self, text: &str) -> Result<(), ConfigError> {
-            let table: Table = text.parse().map_err(|error: toml::de::Error| {
-                ConfigError::Syntax { detail: error.to_string() }
-            })?;
+            let table: Table = text.parse().map_err(|error| not_toml(text, &error))?;
             let mut spin = None;
             for (key, value) in &table {
                 let found = Found { key, value };
@@ -139,6 +137,13 @@ mod file {
         }
     }
 
+    /// What is wrong and where, without the line itself: it may hold a secret.
+    fn not_toml(text: &str, error: &toml::de::Error) -> ConfigError {
+        let at = error.span().map_or(0, |span| span.start.min(text.len()));
+        let line = 1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count();
+        ConfigError::Syntax { detail: format!("line {line}: {}", error.message()) }
+    }
+
     /// A key with its value.
     struct Found<'a> {
         key: &'a str,
@@ -147,9 +152,17 @@ mod file {
 
     impl Found<'_> {
         fn wrong(&self, wanted: &'static str) -> ConfigError {
-            // A secret must not reach a log.
-            let found =
-                if self.key == "secrets" { "(hidden)".into() } else { self.value.to_string() };
+            // A secret must not reach a log: neither one of ours, nor one in the URL of a store,
+            // nor one that stands below another key.
+            let found = if ["secrets", "store"].contains(&self.key) {
+                "(hidden)".to_owned()
+            } else if self.value.is_table() {
+                "a table".to_owned()
+            } else if self.value.is_array() {
+                "a list".to_owned()
+            } else {
+                self.value.to_string()
+            };
             ConfigError::Value { key: self.key.to_owned(), found, wanted }
         }
 
@@ -253,6 +266,14 @@ mod file {
             assert!(error.contains("link") && error.contains("\"unix\""), "{error}");
             let error = read("secrets = \"hush\"").unwrap_err().to_string();
             assert!(!error.contains("hush"), "{error}");
+            for text in
+                ["secrets = [\"hush\"]x", "[name]\nsecrets = \"hush\"", "store = [\"hush\"]"]
+            {
+                let error = read(text).unwrap_err();
+                assert!(!format!("{error} {error:?}").contains("hush"), "{error}");
+            }
+            let error = read("name = \"a\"\nsecrets = [\"hush\"").unwrap_err().to_string();
+            assert!(error.contains("line 2") && !error.contains("hush"), "{error}");
             assert!(matches!(read("shards = -1"), Err(ConfigError::Value { .. })));
             assert!(matches!(read("= 3"), Err(ConfigError::Syntax { .. })));
         }

@@ -14,6 +14,19 @@ use std::path::PathBuf;
 const ASYNC_COMMIT: &str = "danger_async_commit";
 /// Shown in place of a password.
 const HIDDEN: &str = "***";
+/// Options of the Postgres client whose values are shown.
+const SHOWN: &[&str] = &[
+    ASYNC_COMMIT,
+    "application_name",
+    "connect_timeout",
+    "dbname",
+    "host",
+    "hostaddr",
+    "port",
+    "sslmode",
+    "target_session_attrs",
+    "user",
+];
 
 /// Why a text is no store URL. Nothing was opened; the caller corrects the setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -252,9 +265,10 @@ fn hide_password(credentials: &str) -> String {
     }
 }
 
+/// Values of other options are hidden: the client decodes names, so that a password has many.
 fn hide_option(part: &str) -> String {
     let name = option_name(part);
-    if name == "password" { format!("{name}={HIDDEN}") } else { part.to_owned() }
+    if SHOWN.contains(&name.as_str()) { part.to_owned() } else { format!("{name}={HIDDEN}") }
 }
 
 fn not_understood(error: &postgres::Error) -> UrlError {
@@ -281,6 +295,7 @@ mod tests {
         for text in [
             "postgres://ada:s3cret@db.example/app",
             "postgres:///app?host=/run&user=ada&password=s3cret",
+            "postgres:///app?host=/run&user=ada&pass%77ord=s3cret",
         ] {
             let url = StoreUrl::parse(text).unwrap();
             let shown = format!("{url} {url:?}");
