@@ -10,7 +10,7 @@ use siloring_core::{ActivationNumber, AddressHash, Body, ClaimNumber, Endpoint, 
 
 use super::claims::TakeOver;
 use super::place::Place;
-use super::span::{Key, Span};
+use super::span::{Key, Span, are_sound};
 
 /// One message between two shards' directories.
 #[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, Clone, PartialEq, Eq, Debug)]
@@ -132,6 +132,25 @@ pub enum Ask {
         /// The last key already told.
         after: Option<Key>,
     },
+}
+
+impl Ask {
+    /// Whether its spans are some that a directory would name.
+    pub(super) fn is_sound(&self) -> bool {
+        match self {
+            Self::HandOverAsk { span, .. } => are_sound(&[*span]),
+            Self::HandOverDone { spans }
+            | Self::Offer { spans }
+            | Self::RecoverAsk { spans, .. } => are_sound(spans),
+            Self::Lookup { .. }
+            | Self::Register { .. }
+            | Self::Unregister { .. }
+            | Self::Claim { .. }
+            | Self::Release { .. }
+            | Self::Refused { .. }
+            | Self::Assert { .. } => true,
+        }
+    }
 }
 
 /// An answer, or what can be handled in any view.
@@ -257,6 +276,28 @@ pub enum Tell {
     },
 }
 
+impl Tell {
+    /// Whether its span is one that a directory would name.
+    pub(super) fn is_sound(&self) -> bool {
+        match self {
+            Self::HandOverPiece { span, .. } | Self::HandOverNone { span } => are_sound(&[*span]),
+            Self::Located { .. }
+            | Self::Registered { .. }
+            | Self::Unregistered { .. }
+            | Self::Claimed { .. }
+            | Self::ClaimRefused { .. }
+            | Self::Released { .. }
+            | Self::Moving { .. }
+            | Self::Newer
+            | Self::Verify { .. }
+            | Self::Verified { .. }
+            | Self::Evict { .. }
+            | Self::Evicted { .. }
+            | Self::RecoverAnswer { .. } => true,
+        }
+    }
+}
+
 /// Whether a home holds an address.
 #[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Holds {
@@ -377,6 +418,18 @@ mod tests {
         assert_eq!(DirectoryMessage::decode(bytes.as_slice()), Ok(written));
         assert!(DirectoryMessage::decode(&bytes.as_slice()[1..]).is_err());
         assert!(DirectoryMessage::decode(&[]).is_err());
+    }
+
+    /// Whoever looks for the keys of such spans would panic, or look through one span many times.
+    #[test]
+    fn spans_that_no_directory_names_are_not_sound() {
+        let span = |first, last| Span { first, last };
+        let offer = |spans: &[Span]| Ask::Offer { spans: spans.to_vec() }.is_sound();
+        assert!(offer(&[]) && offer(&[span(1, 1), span(3, u64::MAX)]));
+        assert!(!offer(&[span(2, 1)]) && !offer(&[span(3, 4), span(1, 2)]));
+        assert!(!offer(&[Span::WHOLE, Span::WHOLE]));
+        assert!(!Ask::HandOverAsk { span: span(2, 1), after: None }.is_sound());
+        assert!(!Tell::HandOverNone { span: span(2, 1) }.is_sound());
     }
 
     fn unhex(text: &str) -> Vec<u8> {

@@ -453,6 +453,10 @@ impl Directory {
             self.refuse(caller.endpoint.silo, "its silo is gone");
             return;
         }
+        if !ask.is_sound() {
+            self.refuse(caller.endpoint.silo, "a request about impossible spans");
+            return;
+        }
         if view > self.core.view.number() {
             self.park(now, Waiting { caller, view, ask });
             return;
@@ -498,6 +502,10 @@ impl Directory {
 
     fn handle_tell(&mut self, now: Moment, caller: Caller, view: ViewNumber, tell: Tell) {
         let from = caller.endpoint;
+        if !tell.is_sound() {
+            self.refuse(from.silo, "an answer about an impossible span");
+            return;
+        }
         let current = view == self.core.view.number();
         let step = &mut self.core.step(now);
         match tell {

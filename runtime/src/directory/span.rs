@@ -85,6 +85,13 @@ impl Key {
     }
 }
 
+/// Whether a list that came from elsewhere is what is handed out here: sorted, disjoint, and each
+/// span with its first position before its last.
+pub(super) fn are_sound(spans: &[Span]) -> bool {
+    let ordered = spans.iter().all(|span| span.first <= span.last);
+    ordered && spans.windows(2).all(|pair| pair[0].last < pair[1].first)
+}
+
 /// The one or two spans of a ring's range.
 fn spans_of(range: Range) -> impl Iterator<Item = Span> {
     let (after, up_to) = (range.after, range.up_to);
