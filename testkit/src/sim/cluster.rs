@@ -458,7 +458,9 @@ impl Cluster {
 
     fn next_stop(&self, end: Moment) -> Moment {
         let now = self.world.now();
-        let step = self.steps.front().map_or(Moment::NEVER, |step| self.began + step.at);
+        // Before it began no step is due, however early it is: to stop at one would be for ever.
+        let step = self.steps.front().filter(|_| self.began > Moment::ZERO);
+        let step = step.map_or(Moment::NEVER, |step| self.began + step.at);
         let lasting = self.active.iter().map(|active| active.until).min();
         let stops = [
             end,

@@ -216,19 +216,60 @@ impl Plan {
     /// The first line that is neither an option nor a step.
     pub fn parse(text: &str) -> Result<Self, PlanError> {
         let mut plan = Self::calm(Options::new(0));
+        let mut lines = Vec::new();
         for (index, full) in text.lines().enumerate() {
             let bare = full.split('#').next().unwrap_or_default();
             let words: Vec<&str> = bare.split_whitespace().collect();
             let parsed = match words.as_slice() {
                 [] => Ok(()),
-                ["at", at, fault @ ..] => parse_step(at, fault).map(|step| plan.steps.push(step)),
+                ["at", at, fault @ ..] => parse_step(at, fault).map(|step| {
+                    plan.steps.push(step);
+                    lines.push((index + 1, full));
+                }),
                 [name, value] => parse_option(&mut plan.options, name, value),
                 _ => Err("neither an option nor a step"),
             };
             parsed.map_err(|problem| PlanError { line: index + 1, problem, text: full.into() })?;
         }
+        // Options may follow the steps: only now it is known how many slots there are.
+        let silos = plan.options.silos;
+        for (step, (line, text)) in plan.steps.iter().zip(lines) {
+            if step.fault.slots().into_iter().flatten().any(|slot| slot.0 > silos) {
+                let problem = "no such slot: the cluster has fewer";
+                return Err(PlanError { line, problem, text: text.into() });
+            }
+        }
         plan.steps.sort_by_key(|step| step.at);
         Ok(plan)
+    }
+}
+
+impl Fault {
+    /// Whom it is done to.
+    const fn slots(self) -> [Option<Slot>; 2] {
+        match self {
+            Self::Kill(slot)
+            | Self::Vanish(slot)
+            | Self::Start(slot)
+            | Self::Drain(slot)
+            | Self::Pause(slot, _)
+            | Self::Slow(slot, _, _)
+            | Self::Jump(slot, _)
+            | Self::Isolate(slot, _)
+            | Self::StoreCut(slot, _) => [Some(slot), None],
+            Self::Reset(one, other)
+            | Self::Mute(one, other, _)
+            | Self::Split(one, other, _)
+            | Self::Refuse(one, other, _)
+            | Self::Delay(one, other, _, _)
+            | Self::Lose(one, other, _, _) => [Some(one), Some(other)],
+            Self::Roll
+            | Self::StoreDown(_)
+            | Self::StoreHang(_)
+            | Self::StoreDelay(_, _)
+            | Self::StoreLose(_, _)
+            | Self::StoreLag(_) => [None, None],
+        }
     }
 }
 
@@ -516,6 +557,8 @@ mod tests {
         let broken = "seed 1\nat 5s kill s1 # fine\nat 5 kill s1\n";
         let error = Plan::parse(broken).unwrap_err();
         assert_eq!((error.line, error.problem), (3, "a span needs a unit"));
+        let absent = Plan::parse("at 5s reset s1 s3\nsilos 2\n").unwrap_err();
+        assert_eq!((absent.line, absent.text.as_str()), (1, "at 5s reset s1 s3"));
         for text in
             ["at 5s kill 1", "at 5s fly s1", "silos 0", "speed 3", "at 5s lose s1 s2 1001 for 1s"]
         {
