@@ -719,6 +719,21 @@ impl Partition {
         &self.segments
     }
 
+    /// Where an address is, says its entry.
+    pub(super) fn place(&self, address: &siloring_core::Address) -> Option<Place> {
+        self.entries.get(Key::of(address.hash()))?.home()
+    }
+
+    /// Writes all that decides about its future.
+    pub(super) fn print(&self, out: &mut dyn core::fmt::Write) -> core::fmt::Result {
+        for segment in self.segments.all() {
+            write!(out, "{:x}{:?}", segment.span.first, segment.standing)?;
+        }
+        write!(out, "{:?}{:?}{:?}", self.entries, self.evictions, self.handovers)?;
+        write!(out, "{:?}{:?}{}", self.recoveries, self.verifying, self.counter)?;
+        write!(out, "{:?}{:?}", self.offer_at, self.opened)
+    }
+
     /// A fault: the entry vanishes.
     pub(super) fn drop_entry(&mut self, key: Key) {
         self.entries.remove(key);

@@ -1,5 +1,6 @@
 //! Scenarios and a random sweep over several silos of directories.
 
+mod models;
 mod scenarios;
 mod sweep;
 mod world;
