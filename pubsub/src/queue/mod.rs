@@ -16,6 +16,8 @@
 mod consumers;
 mod lanes;
 #[cfg(test)]
+mod models;
+#[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
