@@ -7,6 +7,7 @@ mod crash;
 mod faults;
 mod fixture;
 mod migrations;
+mod models;
 mod registry;
 #[path = "../../testkit/src/postgres.rs"]
 pub mod server;
