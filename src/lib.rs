@@ -9,6 +9,9 @@ mod driver;
 mod silo;
 
 pub use config::ConfigError;
+#[cfg(feature = "planted")]
+#[doc(hidden)]
+pub use driver::clock::jump as jump_clock;
 pub use pump::LinkMode;
 pub use silo::{DrainError, EVENT_NAMES, Idle, LocalSilo, Metrics, Silo, SiloBuilder, StartError};
 

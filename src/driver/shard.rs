@@ -592,7 +592,7 @@ impl<N: Node> Pump<N> {
             return;
         }
         self.timer_at = deadline;
-        let nanos = deadline.as_nanos();
+        let nanos = clock::of_machine(deadline).as_nanos();
         let value = Itimerspec {
             it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
             it_value: Timespec {

@@ -19,6 +19,8 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+#[cfg(feature = "planted")]
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
@@ -428,5 +430,26 @@ fn park(parker: &Parker, until: Moment, now: Moment) {
 fn now() -> Moment {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let since_boot = Duration::try_from(time).expect("the time since boot is never negative");
-    Moment::ZERO + since_boot
+    Moment::ZERO + since_boot + ahead()
+}
+
+/// How far the clock has jumped, in nanoseconds.
+#[cfg(feature = "planted")]
+static AHEAD_NS: AtomicU64 = AtomicU64::new(0);
+
+#[cfg(feature = "planted")]
+fn ahead() -> Duration {
+    Duration::from_nanos(AHEAD_NS.load(Ordering::Relaxed))
+}
+
+#[cfg(not(feature = "planted"))]
+const fn ahead() -> Duration {
+    Duration::ZERO
+}
+
+/// Moves the clock of this process' store threads: as after a suspension.
+#[cfg(feature = "planted")]
+pub fn jump_clock(by: Duration) {
+    let nanos = u64::try_from(by.as_nanos()).expect("a jump fits");
+    AHEAD_NS.fetch_add(nanos, Ordering::Relaxed);
 }

@@ -21,6 +21,8 @@ mod sqlite;
 mod url;
 mod watch;
 
+#[cfg(feature = "planted")]
+pub use driver::jump_clock;
 pub use driver::{OnAnswer, Opener, RegistryWatch, StoreClient, StoreThreads};
 pub use memory::{MemorySnapshot, MemoryStore};
 pub use migrate::{MigrateError, Phase, PhaseOutcome, PhaseReport, Report, migrate};
