@@ -133,8 +133,36 @@ impl Ctx {
         self.envelope.as_deref()?.idempotency.map(|idempotency| idempotency.key)
     }
 
-    /// The fence of this activation: later activations have higher ones. Give it to systems outside
-    /// of the silo's store, so that they can refuse a zombie.
+    /// The fence of this activation: later activations have higher ones.
+    ///
+    /// What a turn does to systems outside of the silo's store cannot be recalled when its silo has
+    /// slept meanwhile and others have taken over. Give them the fence, let them keep the highest
+    /// one they have seen beside what it guards, and refuse lower ones in the same transaction:
+    ///
+    /// ```
+    /// # use siloring_core::{ActivationNumber, ViewNumber};
+    /// /// A row of somebody else's: `UPDATE … WHERE (view, counter) <= ($1, $2)` in SQL.
+    /// struct Account {
+    ///     balance: u64,
+    ///     fence: ActivationNumber,
+    /// }
+    ///
+    /// impl Account {
+    ///     fn write(&mut self, fence: ActivationNumber, balance: u64) -> bool {
+    ///         let is_current = fence >= self.fence;
+    ///         if is_current {
+    ///             (self.balance, self.fence) = (balance, fence);
+    ///         }
+    ///         is_current
+    ///     }
+    /// }
+    ///
+    /// let number = |view| ActivationNumber { view: ViewNumber(view), counter: 1 };
+    /// let mut account = Account { balance: 0, fence: number(1) };
+    /// assert!(account.write(number(2), 70), "of the successor, as its `ctx.fence()` says");
+    /// assert!(!account.write(number(1), 50), "of the sleeper, once it is woken");
+    /// assert_eq!(account.balance, 70);
+    /// ```
     pub fn fence(&self) -> ActivationNumber {
         self.shared.number.get()
     }
