@@ -9,7 +9,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -41,6 +41,7 @@ if [ -n "$pid" ] && tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -qF -- 
     done
     kill -KILL "$pid" 2>/dev/null
 fi
+umount -- "$1" 2>/dev/null
 rm -rf -- "$1"
 "#;
 
@@ -100,9 +101,19 @@ pub enum PostgresError {
     NoUser,
 }
 
+/// What is special about a server.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    /// Variables of its environment.
+    pub environment: Vec<(&'static str, String)>,
+    /// Its data is on a disk of its own, of this many bytes: needs root. None: with the others.
+    pub disk_bytes: Option<u64>,
+}
+
 /// A running server that belongs to this process.
 #[derive(Debug)]
 pub struct PrivatePostgres {
+    surroundings: Surroundings,
     installation: Installation,
     folder: PathBuf,
     /// Ends the server when its input is closed. Its process id is not the server's.
@@ -115,8 +126,19 @@ pub struct PrivatePostgres {
 impl PrivatePostgres {
     /// Makes a server and starts it: about three seconds.
     pub fn start(installation: &Installation) -> Result<Self, PostgresError> {
+        Self::start_in(installation, Surroundings::default())
+    }
+
+    /// As [`Self::start`], in other surroundings.
+    pub fn start_in(
+        installation: &Installation,
+        surroundings: Surroundings,
+    ) -> Result<Self, PostgresError> {
         let folder = tempfile::Builder::new().prefix("siloring-pg-").tempdir();
         let folder = folder.map_err(|source| io_error("a temporary folder", source))?.keep();
+        if let Some(bytes) = surroundings.disk_bytes {
+            mount_disk(&folder, bytes)?;
+        }
         if geteuid().is_root() {
             let (user, group) = postgres_user().ok_or(PostgresError::NoUser)?;
             chown(&folder, Some(user), Some(group))
@@ -124,6 +146,7 @@ impl PrivatePostgres {
         }
         let guardian = guard(&folder)?;
         let server = Self {
+            surroundings,
             installation: installation.clone(),
             folder,
             guardian,
@@ -208,6 +231,19 @@ impl PrivatePostgres {
         Ok(paused)
     }
 
+    /// Fills its disk to the last byte, until the guard is dropped. Only for a server that has one.
+    pub fn fill_disk(&self) -> Result<FullDisk, PostgresError> {
+        assert!(self.surroundings.disk_bytes.is_some(), "the disk is the server's own");
+        let path = self.folder.join("filler");
+        let mut file = fs::File::create(&path).map_err(|source| io_error("the filler", source))?;
+        let full = FullDisk { path };
+        for piece_bytes in [1 << 20, 4096, 1] {
+            let piece = vec![0; piece_bytes];
+            while file.write_all(&piece).is_ok() {}
+        }
+        Ok(full)
+    }
+
     fn initialize(&self) -> Result<(), PostgresError> {
         let data = self.folder.join("data");
         let arguments = ["-A", "trust", "-U", "postgres", "-N", "--no-locale", "-E", "UTF8", "-D"];
@@ -251,6 +287,7 @@ impl PrivatePostgres {
         let file = fs::File::create(&output).map_err(|source| io_error("output", source))?;
         let second = file.try_clone().map_err(|source| io_error("output", source))?;
         command.current_dir(&self.folder).env("LC_ALL", "C");
+        command.envs(self.surroundings.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(file).stderr(second);
         let status = command.status().map_err(|source| io_error(program, source))?;
         if status.success() {
@@ -302,11 +339,49 @@ pub struct Paused<'a> {
     pids: Vec<Pid>,
 }
 
+impl Paused<'_> {
+    /// Whether the kernel says that all of them are stopped.
+    pub fn is_stopped(&self) -> bool {
+        self.pids.iter().all(|pid| {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+            // The state follows the name, which ends with the last parenthesis. A session may have
+            // ended meanwhile.
+            stat.map_or(true, |stat| {
+                stat.rsplit_once(')').is_some_and(|(_, s)| s.trim().starts_with('T'))
+            })
+        })
+    }
+}
+
 impl Drop for Paused<'_> {
     fn drop(&mut self) {
         let resumed = self.server.signal(&self.pids, Signal::CONT);
         debug_assert!(resumed.is_ok(), "the processes are the server's: {resumed:?}");
     }
+}
+
+/// A disk that is full; dropping it makes room.
+#[derive(Debug)]
+pub struct FullDisk {
+    path: PathBuf,
+}
+
+impl Drop for FullDisk {
+    fn drop(&mut self) {
+        let removed = fs::remove_file(&self.path);
+        debug_assert!(removed.is_ok(), "the filler is ours: {removed:?}");
+    }
+}
+
+fn mount_disk(folder: &Path, bytes: u64) -> Result<(), PostgresError> {
+    let mut command = Command::new("mount");
+    command.args(["-t", "tmpfs", "-o", &format!("size={bytes},mode=700"), "tmpfs"]).arg(folder);
+    let output = command.output().map_err(|source| io_error("mount", source))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let output = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(PostgresError::Program { program: "mount".to_owned(), output })
 }
 
 fn guard(folder: &Path) -> Result<Child, PostgresError> {

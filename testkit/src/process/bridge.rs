@@ -88,7 +88,8 @@ impl Bridge {
 
     /// `to` drops whatever comes from `from`, until [`Self::heal`].
     pub fn drop_packets(&self, from: usize, to: usize) -> Result<(), BridgeError> {
-        let rule = format!("add rule inet faults in ip saddr {} drop", self.hosts[from].address);
+        let rule =
+            format!("add rule inet faults in ip saddr {} counter drop", self.hosts[from].address);
         nft(&self.hosts[to].namespace, &rule)
     }
 
@@ -96,9 +97,42 @@ impl Bridge {
     pub fn reset_connections(&self, from: usize, to: usize) -> Result<(), BridgeError> {
         let source = &self.hosts[from].address;
         let rule = format!(
-            "add rule inet faults in ip saddr {source} tcp dport 1-65535 reject with tcp reset"
+            "add rule inet faults in ip saddr {source} tcp dport 1-65535 counter reject with tcp reset"
         );
         nft(&self.hosts[to].namespace, &rule)
+    }
+
+    /// `one` and `other` drop whatever comes from each other, until [`Self::heal`].
+    pub fn cut(&self, one: usize, other: usize) -> Result<(), BridgeError> {
+        self.drop_packets(one, other)?;
+        self.drop_packets(other, one)
+    }
+
+    /// `host` drops so many of a hundred packets from the others, drawn at random, until
+    /// [`Self::heal`].
+    pub fn lose_packets(&self, host: usize, percent: u32) -> Result<(), BridgeError> {
+        let rule = format!(
+            "add rule inet faults in iif eth0 numgen random mod 100 < {percent} counter drop"
+        );
+        nft(&self.hosts[host].namespace, &rule)
+    }
+
+    /// Packets that the rules of `host` have taken since they were made: a fault was one.
+    pub fn taken_packets(&self, host: usize) -> Result<u64, BridgeError> {
+        let namespace = &self.hosts[host].namespace;
+        let list = ["netns", "exec", namespace, "nft", "list", "chain", "inet", "faults", "in"];
+        let text = output("ip", &list)?;
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let counts = words.windows(2).filter(|pair| pair[0] == "packets");
+        Ok(counts.filter_map(|pair| pair[1].parse::<u64>().ok()).sum())
+    }
+
+    /// Resets every established connection that `host` has with `other`; how many those were.
+    pub fn reset_established(&self, host: usize, other: usize) -> Result<usize, BridgeError> {
+        let (namespace, other) = (&self.hosts[host].namespace, &self.hosts[other].address);
+        let kill = ["netns", "exec", namespace, "ss", "-H", "-K", "-t", "state", "established"];
+        let text = output("ip", &[&kill[..], &["dst", other]].concat())?;
+        Ok(text.lines().filter(|line| !line.trim().is_empty()).count())
     }
 
     /// Takes every rule back.
@@ -134,12 +168,16 @@ fn nft(namespace: &str, rule: &str) -> Result<(), BridgeError> {
 }
 
 fn run(tool: &str, arguments: &[&str]) -> Result<(), BridgeError> {
+    output(tool, arguments).map(drop)
+}
+
+fn output(tool: &str, arguments: &[&str]) -> Result<String, BridgeError> {
     let failed =
         |said: String| BridgeError { command: format!("{tool} {}", arguments.join(" ")), said };
     let output = Command::new(tool).args(arguments).output();
     let output = output.map_err(|error| failed(error.to_string()))?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
 }
@@ -173,6 +211,7 @@ mod tests {
         assert!(is_answered(&bridge), "no rule yet");
         bridge.drop_packets(1, 0).unwrap();
         assert!(!is_answered(&bridge), "dropped");
+        assert!(bridge.taken_packets(0).unwrap() > 0, "and counted");
         bridge.heal().unwrap();
         bridge.reset_connections(1, 0).unwrap();
         assert!(is_answered(&bridge), "reset");

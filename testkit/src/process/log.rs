@@ -11,6 +11,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Instant;
 
+use siloring_core::Moment;
+
+use super::journal::now;
+
 /// Bytes of output kept for one process: enough for every line of a run whose log is readable.
 pub const LOG_BYTES_MAX: usize = 8 * 1024 * 1024;
 
@@ -45,6 +49,8 @@ struct Lines {
 }
 
 struct Line {
+    /// When it was captured.
+    at: Moment,
     stream: Stream,
     text: String,
     taken: bool,
@@ -64,7 +70,7 @@ impl Log {
         let mut bytes = Vec::new();
         while source.read_until(b'\n', &mut bytes).is_ok_and(|count| count > 0) {
             let text = String::from_utf8_lossy(&bytes).trim_end_matches('\n').to_owned();
-            self.lines().push(Line { stream, text, taken: false });
+            self.lines().push(Line { at: now(), stream, text, taken: false });
             self.shared.changed.notify_all();
             bytes.clear();
         }
@@ -107,6 +113,13 @@ impl Log {
     pub(super) fn count(&self, stream: Stream, part: &str) -> usize {
         let lines = self.lines();
         lines.kept.iter().filter(|line| line.stream == stream && line.text.contains(part)).count()
+    }
+
+    pub(super) fn times(&self, stream: Stream, part: &str) -> Vec<(Moment, String)> {
+        let lines = self.lines();
+        let kept = lines.kept.iter();
+        let wanted = kept.filter(|line| line.stream == stream && line.text.contains(part));
+        wanted.map(|line| (line.at, line.text.clone())).collect()
     }
 
     pub(super) fn text(&self) -> String {
@@ -162,7 +175,7 @@ mod tests {
         let mut lines = Lines::default();
         for number in 0..10 {
             let text = format!("{number}").repeat(LOG_BYTES_MAX / 4);
-            lines.push(Line { stream: Stream::Output, text, taken: false });
+            lines.push(Line { at: now(), stream: Stream::Output, text, taken: false });
         }
         assert_eq!((lines.kept.len(), lines.dropped_count), (4, 6));
         assert!(lines.kept_bytes <= LOG_BYTES_MAX);

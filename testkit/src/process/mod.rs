@@ -3,7 +3,10 @@
 //! A [`Program`] says what to run and [`Program::start`] makes a [`Process`] of it. Each of its
 //! output lines is captured and can be awaited with a bound; its whole log is printed when a test
 //! fails while it is held. Dropping it ends it, by its own id and never by a name, whatever state
-//! it was left in. [`Bridge`] puts processes on hosts of their own with a firewall between them.
+//! it was left in. [`Bridge`] puts processes on hosts of their own with a firewall between them,
+//! [`Proxy`] a bad network before them; [`Cgroup`] freezes, starves and squeezes them, and
+//! [`WallClock`] moves their time. [`journal`] and [`history`] are what they write of their
+//! deliveries, and what must be true of it.
 //!
 //! Invariants: nothing here waits without a bound; a captured log is bounded ([`LOG_BYTES_MAX`])
 //! and says what it dropped; a test that cannot run says so through [`skip`], so that nothing is
@@ -15,16 +18,24 @@
 
 mod artifact;
 mod bridge;
+mod cgroup;
+mod faketime;
 mod figure;
+pub mod history;
+pub mod journal;
 mod length;
 mod log;
+mod proxy;
 mod skip;
 
 pub use artifact::{ArtifactError, artifact};
 pub use bridge::{Bridge, BridgeError, Host};
+pub use cgroup::{Cgroup, Controller};
+pub use faketime::WallClock;
 pub use figure::{FIGURES_VARIABLE, figure};
 pub use length::{LONG_VARIABLE, is_long};
 pub use log::{LOG_BYTES_MAX, Stream};
+pub use proxy::{CONNECTIONS_MAX, Mode, Moved, Proxy};
 pub use skip::{SKIPS_VARIABLE, skip};
 
 use std::ffi::{OsStr, OsString};
@@ -35,7 +46,8 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
+use siloring_core::Moment;
 
 use log::Log;
 /// How long the log of an ended process is waited for.
@@ -243,6 +255,28 @@ impl Process {
         self.signal(Signal::CONT)
     }
 
+    /// Lets it have no descriptor beyond this many, from now on; those it has stay.
+    pub fn limit_descriptors(&self, count: u64) -> Result<(), ProcessError> {
+        // Only the soft limit: the hard one, which it has from us, could not be raised again.
+        let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+        let limit = Rlimit { current: Some(count), maximum };
+        let limited = prlimit(Some(self.pid), Resource::Nofile, limit);
+        limited.map(drop).map_err(|error| ProcessError::NotSignalled {
+            name: self.name.clone(),
+            source: error.into(),
+        })
+    }
+
+    /// How many descriptors it has. Zero once it has ended.
+    pub fn descriptor_count(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).map_or(0, Iterator::count)
+    }
+
+    /// When the lines of `stream` that hold `part` were captured, by the machine's clock.
+    pub fn line_times(&self, stream: Stream, part: &str) -> Vec<(Moment, String)> {
+        self.log.times(stream, part)
+    }
+
     /// Waits for its end, and for the last of its log.
     pub fn wait_exit(&mut self, bound: Duration) -> Result<ExitStatus, ProcessError> {
         let deadline = Instant::now() + bound;
@@ -385,7 +419,7 @@ pub enum ProcessError {
         /// Everything it printed.
         log: String,
     },
-    /// A signal could not be sent.
+    /// A signal could not be sent, or a limit not set.
     #[error("{name} could not be signalled")]
     NotSignalled {
         /// Which process.

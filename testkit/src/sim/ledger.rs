@@ -16,6 +16,7 @@
 //! Deliberately absent: any look into the product. What is not told here is not known here.
 
 pub mod events;
+pub mod replay;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
