@@ -36,6 +36,11 @@ const NEEDS: &[Need] = &[
         what_for: "counting instructions",
         is_present: || driver::has_program("valgrind"),
     },
+    Need {
+        package: "libfaketime",
+        what_for: "tests that move a wall clock",
+        is_present: has_faketime,
+    },
 ];
 
 /// Installs what is missing if that is possible, and says what stays missing, one line each.
@@ -68,6 +73,15 @@ fn has_packaged_postgres() -> bool {
     let versions = std::fs::read_dir("/usr/lib/postgresql");
     versions.is_ok_and(|mut versions| {
         versions.any(|version| version.is_ok_and(|v| v.path().join("bin/initdb").is_file()))
+    })
+}
+
+/// In a folder for each architecture.
+fn has_faketime() -> bool {
+    let folders = std::fs::read_dir("/usr/lib");
+    folders.is_ok_and(|mut folders| {
+        let library = |folder: &Path| folder.join("faketime/libfaketime.so.1").is_file();
+        folders.any(|folder| folder.is_ok_and(|folder| library(&folder.path())))
     })
 }
 

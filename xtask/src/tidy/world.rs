@@ -18,6 +18,7 @@ const LIFTED: &[(&str, &str)] = &[
     ("testkit/src/process/mod.rs", "real processes live in real time"),
     ("tests/sim/smoke.rs", "the smoke says how fast it was"),
     ("tests/proc/main.rs", "real processes live in real time"),
+    ("tests/chaos/main.rs", "real processes live in real time"),
     ("xtask/src/driver.rs", "steps are timed"),
 ];
 

@@ -19,14 +19,16 @@
 //! | `load_events THREADS KEYS` | publishes to streams without pause until `rest` | |
 //! | `rest` | ends the load | how many ended how, and the longest |
 //!
-//! and those of [`streams`].
+//! and those of [`streams`], [`chaos`] and [`nuisance`].
 #![expect(
     clippy::disallowed_methods,
     clippy::print_stdout,
     reason = "a program of the tests: it measures real time, and what it prints is its answer"
 )]
 
+mod chaos;
 mod grains;
+mod nuisance;
 mod streams;
 
 use std::collections::BTreeMap;
@@ -88,6 +90,15 @@ fn start() -> Result<Silo, StartError> {
         .add_stream_routed_kind("portal")
         .host::<Counter>()
         .host::<Listener>();
+    builder = nuisance::host(chaos::host(builder));
+    let journal = setting("--journal", "");
+    if !journal.is_empty() {
+        chaos::keep_journal(&journal, number(&setting("--process", "0")));
+    }
+    let advertised = setting("--advertise", "");
+    if !advertised.is_empty() {
+        builder = builder.advertise(advertised);
+    }
     let secret = setting("--secret", "");
     if !secret.is_empty() {
         builder = builder.secret(secret);
@@ -210,7 +221,7 @@ impl Desk {
             ["load", threads, keys] => self.load(threads, keys, Self::call_once),
             ["load_events", threads, keys] => self.load(threads, keys, Self::publish_once),
             ["rest"] => self.rest(),
-            others => self.answer_of_streams(others),
+            others => self.answer_of_chaos(others),
         }
     }
 
