@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-use siloring_testkit::process::{Bridge, Mode, Proxy, skip};
+use siloring_testkit::process::{Bridge, Cut, Mode, Proxy, skip};
 
 use crate::run::{DEAD, DETECTION_TIME_MAX, Run, go_on, in_prove_only, until};
 
@@ -190,7 +190,7 @@ fn frames_in_single_bytes_late_or_cut_in_the_middle_cost_no_outcome() {
     run.fault("delayed");
     proxy.set(Mode::Pass);
     for cut in 1..=6 {
-        proxy.cut();
+        proxy.cut(if cut % 2 == 0 { Cut::End } else { Cut::Reset });
         until("a connection is cut", DETECTION_TIME_MAX, || proxy.moved().cuts >= cut);
         run.fault("cut in mid-frame");
         go_on(CALM / 2);

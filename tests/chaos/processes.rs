@@ -30,12 +30,15 @@ fn sleeps(run: &mut Run, begin: impl FnOnce(&Silo), end: impl FnOnce(&Silo)) {
     begin(&run.silos[1]);
     run.await_death(1);
     go_on(sleep_time().saturating_sub(now().since(from)));
+    let woken = now();
     end(&run.silos[1]);
     run.silos[1].was_away(from);
     run.fault("asleep");
-    let woken = run.silos[1].wait_exit(AWAKENING_TIME_MAX);
-    assert_eq!(woken, Some(DEAD), "it learns that it is Dead");
+    let code = run.silos[1].wait_exit(AWAKENING_TIME_MAX);
+    assert_eq!(code, Some(DEAD), "it learns that it is Dead");
     go_on(CALM);
+    let accepted = run.accepted_by_others(1, woken);
+    assert!(accepted.is_empty(), "a peer took what the sleeper sent: {accepted:?}");
 }
 
 fn three(name: &'static str) -> Run {
@@ -284,10 +287,12 @@ fn a_silo_with_a_tenth_of_a_processor_is_slow_and_not_dead() {
     let group = Cgroup::of(Controller::Cpu, &run.silos[1].process).expect("a group");
     let from = now();
     group.starve(10).expect("a quota");
+    run.silos[1].get("load 2 8");
     go_on(Duration::from_secs(20));
     let throttled = group.number("cpu.stat", "nr_throttled ").expect("a count");
     assert!(throttled > 20, "it was throttled {throttled} times");
     group.feed().expect("no quota");
+    run.silos[1].get("rest");
     run.silos[1].was_away(from);
     run.fault("a tenth of a processor");
     assert_eq!(run.deaths(), 0, "nobody is dead");

@@ -34,6 +34,7 @@ fn a_silo_without_descriptors_keeps_its_links_and_takes_new_ones_when_it_has_som
     let busy = bob.process.processor_time().saturating_sub(before);
     assert!(busy < BUSY_MAX, "it spins: {busy:?} of {CALM:?}");
     assert!(bob.process.descriptor_count() as u64 <= had, "it took none");
+    assert!(bob.lines("no descriptor is left") > 0, "and says why");
     run.fault("no descriptors");
     assert_eq!(run.silos[0].outcome("call counter 10000"), "handled", "links live");
     drop(asking);

@@ -5,7 +5,7 @@
 //! run that is sound adds a line to the table of verdicts; one that is not keeps its journals and
 //! says where.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 use siloring_core::Moment;
 use siloring_testkit::postgres::PrivatePostgres;
 use siloring_testkit::process::history::check_sets;
-use siloring_testkit::process::journal::{self, now};
+use siloring_testkit::process::journal::{self, What, now};
 use siloring_testkit::process::{Host, Process, Program, Stream, artifact, figure, is_long};
 use siloring_testkit::sim::ledger::replay::{Break, Life, Verdict, judge};
 
@@ -256,6 +256,33 @@ impl Run {
                 assert_eq!(silo.wait_exit(AWAKENING_TIME_MAX), Some(DEAD), "{}", silo.name);
             }
         }
+    }
+
+    /// Deliveries that a silo began after a moment and that another one ran.
+    pub(crate) fn accepted_by_others(&self, silo: usize, after: Moment) -> Vec<u64> {
+        let read = |silo: &Silo| journal::read(&silo.journal).expect("it keeps a journal");
+        let begun = read(&self.silos[silo]).into_iter().filter(|entry| entry.at > after);
+        let begun = begun.filter_map(|entry| match entry.what {
+            What::Began { id, .. } => Some(id),
+            What::Ran { .. }
+            | What::RanEvent { .. }
+            | What::Ended { .. }
+            | What::Dropped { .. }
+            | What::Subscribed { .. } => None,
+        });
+        let begun: BTreeSet<u64> = begun.collect();
+        let others = (0..self.silos.len()).filter(|other| *other != silo);
+        let runs = others.flat_map(|other| read(&self.silos[other]));
+        let ids = runs.filter_map(|entry| match entry.what {
+            What::Ran { id, .. } | What::RanEvent { id, .. } => Some(id),
+            What::Began { .. }
+            | What::Ended { .. }
+            | What::Dropped { .. }
+            | What::Subscribed { .. } => None,
+        });
+        let accepted: Vec<u64> = ids.filter(|id| begun.contains(id)).collect();
+        tell(&format!("{} begun after it woke, {} taken by others", begun.len(), accepted.len()));
+        accepted
     }
 
     /// Waits until some living silo has declared this one dead.

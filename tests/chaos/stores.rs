@@ -107,7 +107,12 @@ fn a_store_whose_disk_is_full_kills_nobody_and_loses_nothing() {
     let full = server.fill_disk().unwrap_or_else(|error| panic!("{error}"));
     let bulk = "CREATE TABLE bulk AS SELECT generate_series(1, 1000000) AS number";
     assert!(server.execute(bulk).is_err(), "nothing can be written");
-    go_on(3 * CALM);
+    // Of the log a piece is there already: the silos go on until it is full.
+    let full_log = || server.execute("SELECT pg_switch_wal(); CHECKPOINT").is_err();
+    until("its log is full", DETECTION_TIME_MAX, full_log);
+    let told = || run.silos.iter().all(|silo| silo.lines("StoreUnavailable") > 0);
+    until("the silos have noticed", DETECTION_TIME_MAX, told);
+    go_on(2 * CALM);
     drop(full);
     run.fault("disk full");
     // It may have ended itself.

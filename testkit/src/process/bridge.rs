@@ -96,9 +96,9 @@ impl Bridge {
     /// `to` answers every connection of `from` with a reset, until [`Self::heal`].
     pub fn reset_connections(&self, from: usize, to: usize) -> Result<(), BridgeError> {
         let source = &self.hosts[from].address;
-        let rule = format!(
-            "add rule inet faults in ip saddr {source} tcp dport 1-65535 counter reject with tcp reset"
-        );
+        // The match on TCP is what lets the answer be a reset.
+        let from = format!("ip saddr {source} meta l4proto tcp");
+        let rule = format!("add rule inet faults in {from} counter reject with tcp reset");
         nft(&self.hosts[to].namespace, &rule)
     }
 

@@ -35,7 +35,7 @@ pub use faketime::WallClock;
 pub use figure::{FIGURES_VARIABLE, figure};
 pub use length::{LONG_VARIABLE, is_long};
 pub use log::{LOG_BYTES_MAX, Stream};
-pub use proxy::{CONNECTIONS_MAX, Mode, Moved, Proxy};
+pub use proxy::{CONNECTIONS_MAX, Cut, Mode, Moved, Proxy};
 pub use skip::{SKIPS_VARIABLE, skip};
 
 use std::ffi::{OsStr, OsString};

@@ -33,6 +33,15 @@ pub enum Mode {
     Stall,
 }
 
+/// How a connection is cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cut {
+    /// With a reset.
+    Reset,
+    /// With an end, as if the peer had nothing more to say.
+    End,
+}
+
 /// What it did, in connections and bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Moved {
@@ -60,6 +69,8 @@ struct Shared {
     mode: Mutex<Mode>,
     /// Counts up: each connection that sees a new number is cut within its next bytes.
     cut: AtomicU64,
+    /// Whether that is with an end.
+    ends: AtomicBool,
     is_over: AtomicBool,
     connections: AtomicU64,
     bytes: AtomicU64,
@@ -100,8 +111,9 @@ impl Proxy {
         *self.shared.mode.lock().unwrap_or_else(PoisonError::into_inner) = mode;
     }
 
-    /// Resets each connection after half of the next bytes that it moves.
-    pub fn cut(&self) {
+    /// Cuts each connection after half of the next bytes that it moves.
+    pub fn cut(&self, how: Cut) {
+        self.shared.ends.store(how == Cut::End, Ordering::Relaxed);
         self.shared.cut.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -187,6 +199,9 @@ fn move_bytes(mut from: &TcpStream, to: &TcpStream, shared: &Shared) {
         }
         if is_cut {
             shared.cuts.fetch_add(1, Ordering::Relaxed);
+            if shared.ends.load(Ordering::Relaxed) {
+                break;
+            }
             return reset(&[from, to]);
         }
     }
@@ -273,7 +288,7 @@ mod tests {
         client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         client.write_all(b"hello").unwrap();
         client.read_exact(&mut [0; 5]).unwrap();
-        proxy.cut();
+        proxy.cut(Cut::Reset);
         client.write_all(b"hello").unwrap();
         let mut rest = Vec::new();
         drop(client.read_to_end(&mut rest));

@@ -35,6 +35,9 @@ const KEYS: u64 = 16;
 /// Stored sets.
 const SETS: u64 = 4;
 const STREAMS: u64 = 4;
+/// Grains that take a while, so many that they seldom wait for each other, and how long.
+const DAWDLERS: u64 = 400;
+const DAWDLE_MS_MAX: u64 = 3_000;
 const NAMESPACE: &str = "chaos";
 const HUB_KIND: &str = "portal";
 /// A message to a hub that fills several segments, and how seldom it is.
@@ -198,6 +201,12 @@ struct Relay {
 
 #[grain_methods]
 impl Relay {
+    /// Takes a while: something is always under way.
+    async fn dawdle(&mut self, ctx: &Ctx, id: u64, ms: u64) {
+        ran(id, ctx.attempt());
+        ctx.sleep(Duration::from_millis(ms)).await;
+    }
+
     async fn relay(&mut self, ctx: &Ctx, id: u64, hub: u64) -> u64 {
         ran(id, ctx.attempt());
         let source = *self.source.get_or_insert_with(next_source);
@@ -339,6 +348,10 @@ impl Draws {
                 let ballast = if is_heavy { BALLAST_BYTES } else { 0 };
                 self.spawn(move || tell(source, handle, hub, ballast));
             }
+            92..=95 => {
+                let (key, ms) = (self.random.u64(..DAWDLERS), self.random.u64(..DAWDLE_MS_MAX));
+                self.spawn(move || dawdle(source, handle, key, ms));
+            }
             _ => {
                 let hub = self.random.u64(..self.silos);
                 self.spawn(move || relay(source, handle, key, hub));
@@ -388,6 +401,12 @@ async fn tell(source: u32, handle: Handle, hub: u64, ballast: usize) {
 
 async fn relay(source: u32, handle: Handle, key: u64, hub: u64) {
     let call = |id| handle.grain::<Relay>(key).relay(id, hub);
+    drop(tracked(source, BUDGET, address(Relay::TYPE, key), call, nothing).await);
+}
+
+async fn dawdle(source: u32, handle: Handle, key: u64, ms: u64) {
+    let key = KEYS + key;
+    let call = |id| handle.grain::<Relay>(key).dawdle(id, ms);
     drop(tracked(source, BUDGET, address(Relay::TYPE, key), call, nothing).await);
 }
 
