@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use siloring_core::Moment;
 use siloring_testkit::postgres::PrivatePostgres;
-use siloring_testkit::process::history::check_sets;
+use siloring_testkit::process::history::{check_publishes, check_sets};
 use siloring_testkit::process::journal::{self, What, now};
 use siloring_testkit::process::{Host, Process, Program, Stream, artifact, figure, is_long};
 use siloring_testkit::sim::ledger::replay::{Break, Life, Verdict, judge};
@@ -338,6 +338,7 @@ impl Run {
         let mut verdict = judge(&lives, &breaks);
         let journals: Vec<&[journal::Entry]> = lives.iter().map(|life| &*life.journal).collect();
         verdict.violations.extend(check_sets(&journals, &sets));
+        verdict.violations.extend(check_publishes(&journals));
         (verdict, self.folder)
     }
 

@@ -1,14 +1,16 @@
-//! What the journals of a run say of stored sets, against what is in them in the end.
+//! What the journals of a run say of stored sets, against what is in them in the end; and of
+//! streams that are said to have no subscriber.
 //!
 //! An addition is one delivery with an id of its own, and answers how many are in the set. Checked:
 //! what was handled is in, what was rejected is not, nothing is in twice, no two were told one
 //! count, and of two additions of which one ended before the other began the later one was told
 //! more. The last two are what linearizable means for such a set. An addition of unknown outcome
-//! may be in or not.
+//! may be in or not. A subscription that was acknowledged and is never ended is one: no later
+//! publish to its stream may be told that nobody subscribes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use siloring_core::{DeliveryFailure, Moment};
+use siloring_core::{DeliveryFailure, Moment, RejectedKind};
 
 use super::journal::{End, Entry, What};
 
@@ -37,6 +39,42 @@ pub fn check_sets(journals: &[&[Entry]], sets: &BTreeMap<String, Vec<u64>>) -> V
         wrong.extend(misordered(set, of_set));
     }
     wrong
+}
+
+/// Publishes that were told that nobody subscribes to a stream that had a subscriber for good.
+pub fn check_publishes(journals: &[&[Entry]]) -> Vec<String> {
+    let entries = || journals.iter().copied().flatten();
+    let mut since: BTreeMap<&str, Moment> = BTreeMap::new();
+    let mut refused = BTreeSet::new();
+    for entry in entries() {
+        match &entry.what {
+            What::Subscribed { stream, .. } => {
+                let first = since.entry(stream.as_str()).or_insert(entry.at);
+                *first = entry.at.min(*first);
+            }
+            What::Ended { id, end } if end.code == RejectedKind::NoSubscriber.code() => {
+                refused.insert(*id);
+            }
+            What::Began { .. }
+            | What::Ran { .. }
+            | What::RanEvent { .. }
+            | What::Ended { .. }
+            | What::Dropped { .. } => {}
+        }
+    }
+    let wrong = entries().filter_map(|entry| match &entry.what {
+        What::Began { id, target, .. } => {
+            let subscribed = since.get(target.as_str()).is_some_and(|since| *since < entry.at);
+            let is_wrong = subscribed && refused.contains(id);
+            is_wrong.then(|| format!("{target} has subscribers, and {id} was told of none"))
+        }
+        What::Subscribed { .. }
+        | What::Ran { .. }
+        | What::RanEvent { .. }
+        | What::Ended { .. }
+        | What::Dropped { .. } => None,
+    });
+    wrong.collect()
 }
 
 fn collect<'a>(
@@ -102,7 +140,7 @@ fn misordered(set: &str, additions: &[Addition]) -> Vec<String> {
 mod tests {
     use std::time::Duration;
 
-    use siloring_core::{Address, RejectedKind};
+    use siloring_core::Address;
 
     use super::super::journal::Sending;
     use super::*;
@@ -137,6 +175,19 @@ mod tests {
         assert_eq!(wrong(&both, &[0, 1]), 1, "rejected, and in");
         assert_eq!(wrong(&both, &[0, 0]), 1, "twice");
         assert_eq!(wrong(&[(1, 2, u16::MAX, 0)], &[]), 0, "unknown");
+    }
+
+    #[test]
+    fn a_stream_with_a_subscriber_is_not_told_to_have_none() {
+        let none = RejectedKind::NoSubscriber.code();
+        let wrong = |subscribed: u64| {
+            let mut entries = journal(&[(5, 6, none, 0)]);
+            let (stream, key) = (Address::parse(SET).unwrap(), "key".to_owned());
+            let what = What::Subscribed { stream, key };
+            entries.push(Entry { at: Moment::from_nanos(subscribed), what });
+            check_publishes(&[&entries]).len()
+        };
+        assert_eq!((wrong(4), wrong(5)), (1, 0), "before it began, and not");
     }
 
     #[test]

@@ -37,7 +37,7 @@ const SETS: u64 = 4;
 const STREAMS: u64 = 4;
 /// Grains that take a while, so many that they seldom wait for each other, and how long.
 const DAWDLERS: u64 = 400;
-const DAWDLE_MS_MAX: u64 = 3_000;
+const DAWDLE_MS_MAX: u64 = 1_500;
 const NAMESPACE: &str = "chaos";
 const HUB_KIND: &str = "portal";
 /// A message to a hub that fills several segments, and how seldom it is.
