@@ -23,10 +23,14 @@ use super::world::ProcessId;
 pub(super) struct Checks {
     /// Every view seen, by number.
     views: BTreeMap<ViewNumber, Arc<View>>,
+    /// The newest view that any silo has seen.
+    newest: Option<Arc<View>>,
     /// What each shard serves, and in which view.
     serving: BTreeMap<Endpoint, (ViewNumber, Vec<Span>)>,
     /// Who was told each claim.
     claims: BTreeMap<(Address, ClaimNumber), ProcessId>,
+    /// Which incarnation each process is.
+    names: BTreeMap<ProcessId, Generation>,
     /// Views above the first and below the second may be two of one number.
     lost: Vec<(ViewNumber, ViewNumber)>,
 }
@@ -34,6 +38,9 @@ pub(super) struct Checks {
 impl Checks {
     /// Keeps a view, or says how it differs from another silo's of the same number.
     pub(super) fn view(&mut self, view: &Arc<View>) -> Option<String> {
+        if self.newest.as_ref().is_none_or(|newest| newest.number() < view.number()) {
+            self.newest = Some(Arc::clone(view));
+        }
         if self.is_lost(view.number()) {
             return None;
         }
@@ -71,6 +78,18 @@ impl Checks {
     ) -> Option<String> {
         let first = *self.claims.entry((address.clone(), number)).or_insert(process);
         (first != process).then(|| format!("{first:?} and {process:?} hold {address} {number:?}"))
+    }
+
+    /// A process is this incarnation; says what else it was.
+    pub(super) fn named(&mut self, process: ProcessId, silo: Generation) -> Option<String> {
+        let before = self.names.insert(process, silo);
+        before.map(|before| format!("{process:?} was {before:?}, then {silo:?}"))
+    }
+
+    /// Whether a process is gone in the newest view that any silo has seen.
+    pub(super) fn is_gone(&self, process: ProcessId) -> bool {
+        let newest = self.newest.as_ref();
+        self.names.get(&process).zip(newest).is_some_and(|(silo, view)| view.is_gone(*silo))
     }
 
     /// A silo has ended: it serves nothing.

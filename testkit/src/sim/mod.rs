@@ -52,6 +52,7 @@ mod checks;
 mod cluster;
 pub mod explore;
 mod faults;
+mod history;
 pub mod ledger;
 pub mod network;
 mod node;
@@ -70,6 +71,7 @@ pub mod store;
 mod toy;
 mod trace;
 mod watches;
+mod wiretap;
 pub mod workload;
 pub mod world;
 

@@ -18,6 +18,7 @@ use siloring_core::hash::stable_u64;
 use siloring_core::limits::LINK_SILENCE_MAX;
 
 use super::trace::Code;
+use super::wiretap::{Side, Wiretap};
 use super::world::{Core, Happening, HostId, Input, Part, ProcessId, nanos};
 
 /// One end of a connection.
@@ -149,12 +150,20 @@ pub(super) struct Network {
     connections: Vec<[End; 2]>,
     /// How each connection was dialled.
     ways: Vec<&'static str>,
+    /// Who listens to each connection.
+    taps: Vec<Wiretap>,
     paths: BTreeMap<(HostId, HostId), Path>,
 }
 
 impl Network {
     pub(super) const fn new(settings: NetworkSettings) -> Self {
-        Self { settings, connections: Vec::new(), ways: Vec::new(), paths: BTreeMap::new() }
+        Self {
+            settings,
+            connections: Vec::new(),
+            ways: Vec::new(),
+            taps: Vec::new(),
+            paths: BTreeMap::new(),
+        }
     }
 
     /// How a connection was dialled: `unix`, by name, or `tcp`, by address.
@@ -232,6 +241,7 @@ impl Core {
         let there = self.host_at(address);
         self.network.connections.push([blank(here, Some((process, part))), blank(there, None)]);
         self.network.ways.push(if self.names.contains_key(address) { "unix" } else { "tcp" });
+        self.network.taps.push(Wiretap::default());
         self.process_mut(process).ends.push(end);
         self.trace.enter(self.now, Code::Dial, u64::from(end.0), u64::from(process.0));
         self.trace.note(self.now, || format!("{process:?} dials {address}"));
@@ -302,6 +312,11 @@ impl Core {
         pipe.bytes.extend(&bytes[..taken]);
         pipe.starved = taken < bytes.len();
         self.bytes_written += taken as u64;
+        let side = if end.side() == 0 { Side::Dialer } else { Side::Acceptor };
+        let broken = self.network.taps[end.connection()].written(side, &bytes[..taken]);
+        if let Some((invariant, text)) = broken {
+            self.violate(invariant, text);
+        }
         let what = stable_u64(&bytes[..taken]);
         self.trace.enter(self.now, Code::Write, u64::from(end.0), what);
         if taken > 0 {

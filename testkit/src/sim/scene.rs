@@ -11,6 +11,7 @@ use std::rc::Rc;
 use siloring_core::Moment;
 
 use super::checks::Checks;
+use super::history::{Histories, Turns};
 use super::ledger::Ledger;
 use super::world::{HostId, ProcessId, Violation};
 
@@ -40,6 +41,10 @@ pub(super) struct Scene {
     notes: RefCell<Vec<String>>,
     /// What was seen of all silos together.
     pub(super) checks: RefCell<Checks>,
+    /// What was answered when.
+    pub(super) histories: RefCell<Histories>,
+    /// Turns under way.
+    pub(super) turns: RefCell<Turns>,
 }
 
 impl Scene {

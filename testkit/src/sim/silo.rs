@@ -451,6 +451,8 @@ impl Silo {
     fn named(&mut self, incarnation: Incarnation, context: &mut Context<'_>) {
         context.note(|| format!("{:?} is {incarnation}", context_process(&self.shared)));
         let silo = incarnation.generation;
+        let process = context.process();
+        context.check("an incarnation is named once", |checks| checks.named(process, silo));
         if !context.was_written(silo) {
             let text = format!("{incarnation} is in no table");
             context.violate("an incarnation is named by a write that was made", text);
@@ -555,6 +557,10 @@ impl Silo {
         let now = context.now();
         if node.next_deadline() <= now {
             node.tick(now);
+            let next = node.next_deadline();
+            if next <= now {
+                context.violate("I14 no timer is overdue after its tick", format!("{next:?}"));
+            }
         }
         let mut more = true;
         let mut rounds = 0;

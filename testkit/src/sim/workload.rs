@@ -18,10 +18,11 @@ use std::time::Duration;
 use siloring::grain::GrainType;
 use siloring::prelude::*;
 use siloring_core::limits::DEADLINE_DEFAULT;
-use siloring_core::{ActivationNumber, Address, AddressError, FailedKind, Moment};
+use siloring_core::{ActivationNumber, Address, AddressError, FailedKind, Moment, ViewNumber};
 use siloring_runtime::call::Call;
 
 use super::cluster::{Cluster, ClusterBuilder, Failure};
+use super::history::{self, Place, Turn};
 use super::ledger::{DeliveryId, Source, ran};
 use super::node::Node;
 use super::scene::{may_be_lost, violate, world_now};
@@ -85,6 +86,21 @@ async fn judged<T, E>(
     result
 }
 
+/// As [`judged`], for a counter: what it answers is in one order.
+async fn counted(
+    source: Source,
+    target: &Address,
+    budget: Option<Duration>,
+    make: impl FnOnce(DeliveryId) -> Call<Counted>,
+) -> Result<Counted, CallError> {
+    let begun = history::begin(target);
+    let result = judged(source, target, budget, make).await;
+    if let Ok(counted) = &result {
+        history::answered(begun, counted.place());
+    }
+    result
+}
+
 fn judge(target: &Address, failure: &DeliveryFailure) {
     let is_hub = target.kind().0 == HUB_KIND;
     let is_stream = target.kind().0 == siloring_pubsub::STREAM_KIND;
@@ -121,6 +137,32 @@ fn address(kind: &str, id: impl std::fmt::Display) -> Address {
     Address::of(kind, &id.to_string()).expect("the load's addresses are plain")
 }
 
+/// Where an answer stands in the order of its grain's.
+#[message(type = "sim.counted")]
+#[derive(Debug, Clone, Copy)]
+pub struct Counted {
+    view: u64,
+    counter: u64,
+    count: u64,
+}
+
+impl Counted {
+    fn of(ctx: &Ctx, count: u64) -> Self {
+        let ActivationNumber { view, counter } = ctx.fence();
+        Self { view: view.0, counter, count }
+    }
+
+    fn place(self) -> Place {
+        let by = ActivationNumber { view: ViewNumber(self.view), counter: self.counter };
+        Place { by, count: self.count }
+    }
+}
+
+/// The turn of a grain of the load.
+fn turn(ctx: &Ctx, kind: &str) -> Turn {
+    Turn::begin(&address(kind, ctx.key()), ctx.fence())
+}
+
 macro_rules! counter {
     ($(#[$doc:meta])* $name:ident, $type:literal, $placement:literal) => {
         $(#[$doc])*
@@ -133,10 +175,11 @@ macro_rules! counter {
         #[grain_methods]
         impl $name {
             /// Counts one delivery.
-            pub async fn count(&mut self, ctx: &Ctx, id: u64) -> u64 {
+            pub async fn count(&mut self, ctx: &Ctx, id: u64) -> Counted {
                 ran(DeliveryId(id), ctx.attempt());
+                let _turn = turn(ctx, Self::TYPE);
                 self.count += 1;
-                self.count
+                Counted::of(ctx, self.count)
             }
         }
     };
@@ -179,8 +222,11 @@ impl DurableSet {
     }
 
     /// Adds a delivery's own id.
+    ///
+    /// Its place in the set, from 1.
     pub async fn add(&mut self, ctx: &Ctx, id: u64) -> Result<u64, String> {
         ran(DeliveryId(id), ctx.attempt());
+        let _turn = turn(ctx, Self::TYPE);
         self.members.ids.push(id);
         let saved = ctx.save_state("members", &self.members).await;
         saved.map_err(|error| {
@@ -189,6 +235,12 @@ impl DurableSet {
             error.to_string()
         })?;
         Ok(self.members.ids.len() as u64)
+    }
+
+    /// Everything in it, in order; a turn of its own, so that nothing is half added.
+    pub async fn list(&mut self, ctx: &Ctx, id: u64) -> Vec<u64> {
+        ran(DeliveryId(id), ctx.attempt());
+        self.members.ids.clone()
     }
 
     /// Everything in it.
@@ -215,10 +267,11 @@ impl Relay {
     /// Calls a counter, then the hub of a slot.
     pub async fn relay(&mut self, ctx: &Ctx, id: u64, counter: u64, slot: u16) -> u64 {
         ran(DeliveryId(id), ctx.attempt());
+        let _turn = turn(ctx, Self::TYPE);
         let source = self.own();
         let target = address(HashedCounter::TYPE, counter);
         let call = |id: DeliveryId| ctx.grain::<HashedCounter>(counter).count(id.0);
-        let first = judged(source, &target, Some(NESTED_BUDGET), call).await;
+        let first = counted(source, &target, Some(NESTED_BUDGET), call).await;
         let hub = hub_address(slot);
         let second = tell_hub(ctx.hub_ref(hub.as_str()), source, &hub, NESTED_BUDGET).await;
         u64::from(first.is_ok()) + u64::from(second.is_ok())
@@ -244,6 +297,7 @@ impl Relay {
     /// Takes longer than its caller waits.
     pub async fn dawdle(&mut self, ctx: &Ctx, id: u64) {
         ran(DeliveryId(id), ctx.attempt());
+        let _turn = turn(ctx, Self::TYPE);
         ctx.sleep(SLOW_HANDLER).await;
     }
 }
@@ -262,6 +316,7 @@ impl Lingerer {
     /// Answers after so many milliseconds.
     pub async fn linger(&mut self, ctx: &Ctx, id: u64, wait_ms: u64) {
         ran(DeliveryId(id), ctx.attempt());
+        let _turn = turn(ctx, Self::TYPE);
         ctx.sleep(Duration::from_millis(wait_ms)).await;
     }
 }
@@ -311,6 +366,8 @@ struct Memory {
     /// How many programs hold each roaming hub.
     roamers: [Cell<u16>; ROAMERS as usize],
     streams: Rc<streams::Memory>,
+    /// The longest that each set was found.
+    lists: RefCell<BTreeMap<u64, Vec<u64>>>,
     /// What was added to each set, and whether it must be, or must not be, in it.
     adds: RefCell<BTreeMap<u64, BTreeMap<u64, Presence>>>,
 }
@@ -449,7 +506,7 @@ async fn probe(node: Node, hubs: Vec<Address>) -> Vec<String> {
         let key = 1_000_000 + u64::from(node.slot().0) * 100 + key;
         let target = address(RandomCounter::TYPE, key);
         let call = |id: DeliveryId| node.handle().grain::<RandomCounter>(key).count(id.0);
-        let result = judged(source, &target, Some(PROBE_MAX), call).await;
+        let result = counted(source, &target, Some(PROBE_MAX), call).await;
         failed.extend(result.err().map(|error| format!("{target} from {}: {error}", node.slot())));
     }
     let took = node.now().since(began);
@@ -572,20 +629,21 @@ fn begin(node: &Node, memory: &Rc<Memory>, source: Source, random: &mut fastrand
         0..=279 => {
             let target = address(LocalCounter::TYPE, key);
             let call = move |id: DeliveryId| handle.grain::<LocalCounter>(key).count(id.0);
-            node.spawn(settle(source, target, None, call));
+            node.spawn(async move { drop(counted(source, &target, None, call).await) });
         }
         280..=379 => {
             let target = address(HashedCounter::TYPE, key);
             let call = move |id: DeliveryId| handle.grain::<HashedCounter>(key).count(id.0);
-            node.spawn(settle(source, target, None, call));
+            node.spawn(async move { drop(counted(source, &target, None, call).await) });
         }
         380..=429 => streams::publish(node, source, random),
         430..=529 => {
             let target = address(RandomCounter::TYPE, key);
             let call = move |id: DeliveryId| handle.grain::<RandomCounter>(key).count(id.0);
-            node.spawn(settle(source, target, None, call));
+            node.spawn(async move { drop(counted(source, &target, None, call).await) });
         }
-        530..=629 => node.spawn(add(handle, Rc::clone(memory), source, key % SETS)),
+        530..=609 => node.spawn(add(handle, Rc::clone(memory), source, key % SETS)),
+        610..=629 => node.spawn(list(handle, Rc::clone(memory), source, key % SETS)),
         630..=709 => one_way(&handle, source, key),
         710..=879 => tell(node, source, random),
         _ => begin_rare(node, source, random),
@@ -648,8 +706,40 @@ fn begin_rare(node: &Node, source: Source, random: &mut fastrand::Rng) {
     }
 }
 
+/// The place in the order of a set, whoever adds to it.
+const fn place_in_set(count: u64) -> Place {
+    Place { by: ActivationNumber { view: ViewNumber(0), counter: 0 }, count }
+}
+
+/// Whether the store has lost what was committed: sets are then shorter than was answered.
+fn store_went_back() -> bool {
+    may_be_lost(Moment::ZERO, world_now().unwrap_or_default())
+}
+
+/// Reads a set: it goes on where every earlier answer left it.
+async fn list(handle: Handle, memory: Rc<Memory>, source: Source, key: u64) {
+    let target = address(DurableSet::TYPE, key);
+    let begun = history::begin(&target);
+    let call = |id: DeliveryId| handle.grain::<DurableSet>(key).list(id.0);
+    let Ok(found) = judged(source, &target, None, call).await else { return };
+    if store_went_back() {
+        return;
+    }
+    history::read(begun, place_in_set(found.len() as u64));
+    let mut lists = memory.lists.borrow_mut();
+    let longest = lists.entry(key).or_default();
+    let common = longest.len().min(found.len());
+    if longest[..common] != found[..common] {
+        violate("a set only grows at its end", format!("{target}: {longest:?}, then {found:?}"));
+    }
+    if found.len() > longest.len() {
+        *longest = found;
+    }
+}
+
 async fn add(handle: Handle, memory: Rc<Memory>, source: Source, key: u64) {
     let target = address(DurableSet::TYPE, key);
+    let begun = history::begin(&target);
     let (mut entered, sent) = (0, world_now().unwrap_or_default());
     let result = judged(source, &target, None, |id| {
         entered = id.0;
@@ -658,6 +748,9 @@ async fn add(handle: Handle, memory: Rc<Memory>, source: Source, key: u64) {
         handle.grain::<DurableSet>(key).add(id.0)
     })
     .await;
+    if let (Ok(count), false) = (&result, store_went_back()) {
+        history::answered(begun, place_in_set(*count));
+    }
     let presence = match result {
         Ok(_) => Presence::Must { sent, heard: world_now().unwrap_or_default() },
         Err(CallError::Delivery(failure)) if failure.rejected_kind().is_some() => Presence::MustNot,
