@@ -15,7 +15,7 @@ pub use driver::clock::jump as jump_clock;
 pub use pump::LinkMode;
 pub use silo::{DrainError, EVENT_NAMES, Idle, LocalSilo, Metrics, Silo, SiloBuilder, StartError};
 
-pub use siloring_core::{address, body, hash, outcome, rkyv, schema};
+pub use siloring_core::{address, body, hash, outcome, rkyv, schema, versions};
 pub use siloring_macros::{Grain, grain_methods, message};
 pub use siloring_runtime::{
     call, ctx, envelope, filter, grain, handle, here, hub, reference, turn,
@@ -36,6 +36,11 @@ pub use siloring_runtime::ctx::Ctx;
 pub use siloring_runtime::handle::Handle;
 pub use siloring_runtime::hub::{Delivery, Hub, HubError};
 pub use siloring_runtime::reference::{GrainRef, HubRef};
+
+/// The page of versions: what it shows compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/versions.md")]
+struct Versions;
 
 /// What most programs need.
 pub mod prelude {

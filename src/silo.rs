@@ -25,6 +25,7 @@ use siloring_core::event::Event;
 use siloring_core::outcome::DeliveryFailure;
 use siloring_core::schema::Message;
 use siloring_core::sync::mailbox::{SendError, Sender};
+use siloring_core::versions::BodyType;
 use siloring_core::{Address, AddressError, Endpoint, Generation, Incarnation, ShardIndex};
 use siloring_pubsub::{Stream, StreamPolicy, Streams, StreamsBuilder};
 use siloring_runtime::control::Control;
@@ -58,6 +59,7 @@ pub struct SiloBuilder {
     settings: Settings,
     files: Vec<PathBuf>,
     hosts: Vec<HostFactory>,
+    messages: Vec<BodyType>,
     hub_kinds: Vec<String>,
     streams: StreamsBuilder,
     filter: Option<Arc<dyn Filter>>,
@@ -172,6 +174,14 @@ impl SiloBuilder {
         self
     }
 
+    /// Names a message that travels to hubs or over streams, so that peers hear of the versions in
+    /// which this silo has it: an older silo gets it as it has it. What the methods of hosted grain
+    /// types take and give is named by them.
+    pub fn message<M: Message>(mut self) -> Self {
+        self.messages.push(BodyType::of::<M>());
+        self
+    }
+
     /// Adds a kind of hub addresses to those every silo knows. Equal on all silos of a cluster.
     pub fn hub_kind(mut self, kind: impl Into<String>) -> Self {
         self.hub_kinds.push(kind.into());
@@ -219,7 +229,7 @@ impl SiloBuilder {
         wants: impl Fn(&crate::Archived<M>, &str) -> bool + Send + Sync + 'static,
     ) -> Self {
         self.streams.filter::<M>(name, wants);
-        self
+        self.message::<M>()
     }
 
     /// Plants the silo's streams with a defect, to see that a test finds it.
@@ -252,7 +262,8 @@ impl SiloBuilder {
     pub fn start(mut self) -> Result<Silo, StartError> {
         self.read_files()?;
         self.hosts.extend(Streams::hosts());
-        let plan = Plan::of(&self.settings, &self.hosts, &self.hub_kinds)?;
+        let types = HostFactory::versions(&self.hosts, &self.messages);
+        let plan = Plan::of(&self.settings, &self.hosts, &types, &self.hub_kinds)?;
         check::machine(plan.shards)?;
         let claim = plan.claim_memory()?;
         let listener = Listener::tcp(plan.bind).map_err(|error| plan.bind_refused(&error))?;
@@ -396,6 +407,7 @@ impl Starting {
         let me = Endpoint { silo: Generation::NONE, shard: index };
         let mut config = ShardConfig::new(me, self.plan.shards, seed()?);
         config.hosts.clone_from(&self.builder.hosts);
+        config.messages.clone_from(&self.builder.messages);
         config.hub_kinds.clone_from(&self.plan.hub_kinds);
         config.deadline_default = self.plan.deadline;
         config.idle_after = self.plan.idle_after;

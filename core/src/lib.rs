@@ -16,6 +16,7 @@ pub mod ring;
 pub mod schema;
 pub mod sync;
 pub mod time;
+pub mod versions;
 pub mod view;
 pub mod window;
 pub mod wire;

@@ -57,7 +57,7 @@ pub const DIAL_BACKOFF_MIN: Duration = Duration::from_millis(50);
 pub const DIAL_BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// Unacknowledged bytes older than this break a TCP link (`TCP_USER_TIMEOUT`).
 pub const LINK_SILENCE_MAX: Duration = Duration::from_secs(5);
-/// Hosted types listed in a handshake.
+/// Hosted types listed in a handshake, each version of one for itself.
 pub const HOSTED_TYPES_MAX: usize = 1024;
 /// Longest host identity in a handshake: a boot id and a namespace number, with room.
 pub const HOST_BYTES_MAX: usize = 128;
@@ -451,7 +451,7 @@ const _: () = {
         "a dictionary frame carries an address whole"
     );
     assert!(
-        HOSTED_TYPES_MAX * 8 + HOST_BYTES_MAX + 2 * NAME_BYTES_MAX + 1024
+        HOSTED_TYPES_MAX * 16 + HOST_BYTES_MAX + 2 * NAME_BYTES_MAX + 1024
             < HANDSHAKE_FRAME_BYTES_MAX,
         "the largest honest handshake must fit its frame"
     );

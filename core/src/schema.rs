@@ -2,11 +2,13 @@
 //!
 //! rkyv's validation protects memory, not meaning: bytes of one layout were accepted as another in
 //! four of six ordinary changes tried. So each frame names its body's type, version and layout
-//! fingerprint, and a receiver that does not host exactly that answers `Incompatible`.
+//! fingerprint. A receiver reads exactly what it has itself, takes up what was declared to be an
+//! older version of it ([`versions`](crate::versions)), and answers `Incompatible` to all else.
 
 use core::fmt;
 
 use crate::hash::stable_u64;
+use crate::versions::Older;
 
 /// Type, version and layout fingerprint of a body: 64 bits in the frame header.
 #[derive(
@@ -139,6 +141,8 @@ pub trait Message: Layout + crate::body::Encode + crate::body::DecodeOwned + 'st
     const VERSION: u16;
     /// Type, version and fingerprint.
     const SCHEMA: Schema = Schema::of(Self::TYPE, Self::VERSION, Self::LAYOUT);
+    /// The versions that it was, as far as they are still understood.
+    const OLDER: &'static [Older] = &[];
 }
 
 impl Message for () {

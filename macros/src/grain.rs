@@ -17,7 +17,6 @@ struct Declaration {
     #[darling(rename = "type")]
     type_name: Option<SpannedValue<String>>,
     key: Option<Type>,
-    version: Option<SpannedValue<u16>>,
     placement: Option<SpannedValue<String>>,
     reentrant: Flag,
     idle_after_s: Option<SpannedValue<u64>>,
@@ -30,7 +29,6 @@ pub(crate) fn expand(input: TokenStream) -> darling::Result<TokenStream> {
     let mut errors = darling::Error::accumulator();
     let type_name = errors.handle(type_name(&declaration));
     let placement = errors.handle(placement(&declaration));
-    let version = errors.handle(version(&declaration));
     let idle_after = errors.handle(idle_after(&declaration));
     errors.handle(concrete(&declaration));
     errors.finish()?;
@@ -42,7 +40,6 @@ pub(crate) fn expand(input: TokenStream) -> darling::Result<TokenStream> {
         #[automatically_derived]
         impl ::siloring::grain::GrainType for #grain {
             const TYPE: &'static str = #type_name;
-            const VERSION: u16 = #version;
             const PLACEMENT: ::siloring::grain::Placement =
                 ::siloring::grain::Placement::#placement;
             const REENTRANT: bool = #reentrant;
@@ -75,21 +72,6 @@ fn placement(declaration: &Declaration) -> darling::Result<TokenStream> {
             );
             Err(syn::Error::new(placement.span(), text).into())
         }
-    }
-}
-
-fn version(declaration: &Declaration) -> darling::Result<u16> {
-    checked_version(declaration.version.as_ref()).map_err(Into::into)
-}
-
-/// The declared version, 1 by default; 0 means "no body" on the wire.
-pub(crate) fn checked_version(version: Option<&SpannedValue<u16>>) -> syn::Result<u16> {
-    match version {
-        None => Ok(1),
-        Some(version) if **version == 0 => {
-            Err(syn::Error::new(version.span(), "versions begin at 1: write `version = 1`"))
-        }
-        Some(version) => Ok(**version),
     }
 }
 

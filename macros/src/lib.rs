@@ -32,7 +32,6 @@ use proc_macro::TokenStream;
 /// |---|---|---|
 /// | `type = "…"` | the stable name, first part of the grain's address | required |
 /// | `key = Type` | the type of the key | `String` |
-/// | `version = N` | raised with each change of a method's arguments or reply | 1 |
 /// | `placement = "…"` | `prefer_local`, `hash` or `random` | `prefer_local` |
 /// | `reentrant` | a turn may begin while another waits | turns never overlap |
 /// | `idle_after_s = N` | seconds without a message until it is collected | the silo's |
@@ -96,6 +95,10 @@ pub fn derive_grain(input: TokenStream) -> TokenStream {
 ///   dead core helps nobody.
 /// - A method is known by the hash of its name; `#[method(id = "…")]` keeps the old name's when it
 ///   is renamed.
+/// - A method whose parameters or reply change gets another version, `#[method(version = 2)]`, and
+///   says what it was: `#[was(1, fn(line: LineV1) -> u32)]`. Then silos of both releases call each
+///   other: a parameter becomes the one of its name, a new one is its `Default`, one that is gone
+///   is left out. Without `#[was]` such a call is `Incompatible`.
 ///
 /// - A method with `#[on_event]` takes the events of streams: one message, as `&Archived<M>` or as
 ///   `M`, and `ctx: &Ctx` if it is needed. It returns nothing, or `Result<(), E>`: after an error
@@ -123,7 +126,31 @@ pub fn grain_methods(settings: TokenStream, item: TokenStream) -> TokenStream {
 ///
 /// `type` is the stable name and stays when the Rust type is renamed. Raise `version` (1 by
 /// default) with each change of the fields or variants: a layout that changed without it is
-/// refused. The attribute derives `Archive`, `Serialize` and `Deserialize` of rkyv and implements
+/// refused. `was(LineV1)` names an older version that is still understood, kept in the source under
+/// the same `type`: it becomes this one, and this one it, by `From` or `TryFrom`. `reads(LineV1)`
+/// only takes it up.
+///
+/// ```
+/// # use siloring::prelude::*;
+/// #[message(type = "chat.line")]
+/// struct LineV1 {
+///     text: String,
+/// }
+///
+/// #[message(type = "chat.line", version = 2, reads(LineV1))]
+/// struct Line {
+///     text: String,
+///     loud: bool,
+/// }
+///
+/// impl From<LineV1> for Line {
+///     fn from(old: LineV1) -> Self {
+///         Self { text: old.text, loud: false }
+///     }
+/// }
+/// ```
+///
+/// The attribute derives `Archive`, `Serialize` and `Deserialize` of rkyv and implements
 /// `Layout` and `Message`; other derives are yours to add. Where `missing_docs` is on, a public
 /// enum has tuple variants: rkyv does not document what it makes of a variant's named fields.
 #[proc_macro_attribute]

@@ -1,12 +1,12 @@
 //! `#[message]`: rkyv's derives, the layout hash, the stable name.
 
-use darling::util::SpannedValue;
+use darling::util::{PathList, SpannedValue};
 use darling::{FromMeta, ast::NestedMeta};
 use proc_macro2::{Ident, Literal, Span, TokenStream};
-use quote::{quote, quote_spanned};
-use syn::{Attribute, Data, DeriveInput, Field, Fields, ext::IdentExt, spanned::Spanned};
+use quote::{ToTokens, quote, quote_spanned};
+use syn::{Attribute, Data, DeriveInput, Field, Fields, Path, ext::IdentExt, spanned::Spanned};
 
-use crate::{errors::Errors, grain::checked_version, names, travel};
+use crate::{errors::Errors, names, travel};
 
 /// What the user wrote in the brackets.
 #[derive(FromMeta)]
@@ -14,12 +14,30 @@ struct Declaration {
     #[darling(rename = "type")]
     type_name: Option<SpannedValue<String>>,
     version: Option<SpannedValue<u16>>,
+    was: Option<PathList>,
+    reads: Option<PathList>,
 }
 
 /// The same, checked.
 struct Settings {
     type_name: String,
     version: u16,
+    older: Vec<OlderType>,
+}
+
+/// An older version of the message.
+struct OlderType {
+    path: Path,
+    ways: Ways,
+}
+
+/// How an older version and the present one become each other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ways {
+    /// Each becomes the other.
+    Both,
+    /// The older one is read, and sent to nobody.
+    Up,
 }
 
 /// Expands the attribute. On error the item stays, so that one mistake is one error.
@@ -30,7 +48,7 @@ pub(crate) fn expand(settings: TokenStream, item: &TokenStream) -> TokenStream {
         return quote!(#error #item);
     };
     let (settings, layout) = (read(settings), layout_of(&input));
-    let (Settings { type_name, version }, layout) = match (settings, layout) {
+    let (Settings { type_name, version, older }, layout) = match (settings, layout) {
         (Ok(settings), Ok(layout)) => (settings, layout),
         (settings, layout) => {
             strip_rkyv(&mut input);
@@ -40,6 +58,8 @@ pub(crate) fn expand(settings: TokenStream, item: &TokenStream) -> TokenStream {
         }
     };
     let (derives, ident) = (derives(), &input.ident);
+    let versions = older.iter().map(|older| older.becomes(ident));
+    let older = older_list(ident, &older);
     quote! {
         #derives
         #input
@@ -50,7 +70,89 @@ pub(crate) fn expand(settings: TokenStream, item: &TokenStream) -> TokenStream {
         impl ::siloring::schema::Message for #ident {
             const TYPE: &'static str = #type_name;
             const VERSION: u16 = #version;
+            #older
         }
+
+        #[automatically_derived]
+        impl ::siloring::versions::FromVersion<Self> for #ident {
+            fn from_version(
+                same: Self,
+            ) -> ::core::result::Result<Self, ::siloring::versions::Unconvertible> {
+                ::core::result::Result::Ok(same)
+            }
+        }
+        #(#versions)*
+    }
+}
+
+/// The constant that lists the older versions of a message.
+fn older_list(ident: &Ident, older: &[OlderType]) -> Option<TokenStream> {
+    let listed = older.iter().map(|OlderType { path, ways }| {
+        let made = match ways {
+            Ways::Both => quote!(both),
+            Ways::Up => quote!(read_only),
+        };
+        quote_spanned! {path.span()=>
+            ::siloring::versions::Older::#made::<#path, #ident>(
+                <#path as ::siloring::schema::Message>::SCHEMA
+            )
+        }
+    });
+    (!older.is_empty()).then(|| {
+        quote! {
+            const OLDER: &'static [::siloring::versions::Older] = {
+                const OLDER: &[::siloring::versions::Older] = &[#(#listed),*];
+                ::core::assert!(
+                    ::siloring::versions::are_distinct(OLDER),
+                    "two of the older versions have one number"
+                );
+                OLDER
+            };
+        }
+    })
+}
+
+impl OlderType {
+    /// How it becomes `ident`, and `ident` it; and that it may.
+    fn becomes(&self, ident: &Ident) -> TokenStream {
+        let old = &self.path;
+        let text = format!(
+            "`{}` is no older version of `{ident}`: they have one type name, and `{ident}` the \
+             higher version",
+            old.to_token_stream()
+        );
+        let from_to = |from: &TokenStream, to: &TokenStream| {
+            quote_spanned! {old.span()=>
+                #[automatically_derived]
+                impl ::siloring::versions::FromVersion<#from> for #to {
+                    fn from_version(
+                        other: #from,
+                    ) -> ::core::result::Result<Self, ::siloring::versions::Unconvertible> {
+                        ::siloring::versions::converted(other)
+                    }
+                }
+            }
+        };
+        let (old, new) = (old.to_token_stream(), ident.to_token_stream());
+        let up = from_to(&old, &new);
+        let down = (self.ways == Ways::Both).then(|| from_to(&new, &old));
+        quote_spanned! {self.path.span()=>
+            #up
+            #down
+
+            const _: () = ::core::assert!(::siloring::versions::is_older::<#old, #new>(), #text);
+        }
+    }
+}
+
+/// The declared version, 1 by default; 0 means "no body" on the wire.
+pub(crate) fn checked_version(version: Option<&SpannedValue<u16>>) -> syn::Result<u16> {
+    match version {
+        None => Ok(1),
+        Some(version) if **version == 0 => {
+            Err(syn::Error::new(version.span(), "versions begin at 1: write `version = 1`"))
+        }
+        Some(version) => Ok(**version),
     }
 }
 
@@ -95,7 +197,12 @@ fn read(settings: TokenStream) -> darling::Result<Settings> {
     };
     names::check(&name, "the message's type name")?;
     let version = checked_version(declared.version.as_ref())?;
-    Ok(Settings { type_name: name.into_inner(), version })
+    let listed = |list: Option<PathList>, ways| {
+        let paths = list.map(|list| list.to_vec()).unwrap_or_default();
+        paths.into_iter().map(move |path| OlderType { path, ways })
+    };
+    let older = listed(declared.was, Ways::Both).chain(listed(declared.reads, Ways::Up));
+    Ok(Settings { type_name: name.into_inner(), version, older: older.collect() })
 }
 
 /// The `Layout` of a struct or enum: names and layouts of its fields in their order, variant by

@@ -2,6 +2,7 @@
 
 mod event;
 mod expansion;
+mod version;
 
 use darling::util::SpannedValue;
 use darling::{FromMeta, ast::NestedMeta};
@@ -13,8 +14,9 @@ use syn::{
     parse_quote, spanned::Spanned,
 };
 
-use crate::{errors::Errors, names, travel};
+use crate::{errors::Errors, message::checked_version, names, travel};
 use event::EventHandler;
+use version::OlderMethod;
 
 /// The impl block of a grain, read and checked.
 struct GrainMethods {
@@ -31,6 +33,8 @@ struct GrainMethods {
 struct Method {
     name: Ident,
     id: SpannedValue<String>,
+    version: u16,
+    older: Vec<OlderMethod>,
     access: Access,
     parameters: Vec<Parameter>,
     reply: Reply,
@@ -110,7 +114,7 @@ fn strip_method_attributes(block: &mut ItemImpl) {
     for item in &mut block.items {
         if let ImplItem::Fn(function) = item {
             let is_ours = |attribute: &Attribute| {
-                attribute.path().is_ident("method") || attribute.path().is_ident("on_event")
+                ["method", "on_event", "was"].iter().any(|it| attribute.path().is_ident(it))
             };
             function.attrs.retain(|attribute| !is_ours(attribute));
         }
@@ -163,6 +167,9 @@ impl GrainMethods {
             return Err(syn::Error::new_spanned(item, text));
         };
         well_formed(function)?;
+        if is_uncalled(function) {
+            without_versions(function)?;
+        }
         if function.sig.ident == "on_activate" {
             self.on_activate = Some(read_hook(function)?);
         } else if function.sig.ident == "on_deactivate" {
@@ -180,6 +187,18 @@ impl GrainMethods {
 fn is_uncalled(function: &ImplItemFn) -> bool {
     let is_hook = |name| function.sig.ident == name;
     is_hook("on_activate") || is_hook("on_deactivate") || event::takes_events(function)
+}
+
+/// What nobody calls has no versions of its own.
+fn without_versions(function: &ImplItemFn) -> syn::Result<()> {
+    match version::written(function).next() {
+        Some(attribute) => Err(syn::Error::new_spanned(
+            attribute,
+            "it has no versions of its own: an event is of its message's, which says \
+             `#[message(…, was(…))]`",
+        )),
+        None => Ok(()),
+    }
 }
 
 /// What holds for methods and hooks alike.
@@ -210,12 +229,15 @@ fn read_method(function: &ImplItemFn) -> syn::Result<Method> {
     let mut errors = Errors::default();
     let parameters = errors.keep(parameters_of(function));
     let reply = errors.keep(reply_of(&signature.output));
-    let id = errors.keep(id_of(function));
+    let settings = errors.keep(settings_of(function));
     errors.finish()?;
     let kept = "the errors were returned above";
+    let Settings { id, version } = settings.expect(kept);
     Ok(Method {
         name: signature.ident.clone(),
-        id: id.expect(kept),
+        id,
+        version,
+        older: version::read(function, version)?,
         access,
         parameters: parameters.expect(kept),
         reply: reply.expect(kept),
@@ -346,30 +368,41 @@ fn reply_of(output: &ReturnType) -> syn::Result<Reply> {
 #[derive(FromMeta)]
 struct MethodSettings {
     id: Option<SpannedValue<String>>,
+    version: Option<SpannedValue<u16>>,
 }
 
-/// The text that names the method on the wire: its own name unless `#[method(id = "…")]` says
-/// another.
-fn id_of(function: &ImplItemFn) -> syn::Result<SpannedValue<String>> {
+/// The same, checked.
+struct Settings {
+    /// The text that names the method on the wire: its own name unless another is said.
+    id: SpannedValue<String>,
+    version: u16,
+}
+
+fn settings_of(function: &ImplItemFn) -> syn::Result<Settings> {
+    let name = &function.sig.ident;
+    let own = SpannedValue::new(name.unraw().to_string(), name.span());
     let mut attributes =
         function.attrs.iter().filter(|attribute| attribute.path().is_ident("method"));
     let Some(attribute) = attributes.next() else {
-        let name = &function.sig.ident;
-        return Ok(SpannedValue::new(name.unraw().to_string(), name.span()));
+        return Ok(Settings { id: own, version: 1 });
     };
     if let Some(second) = attributes.next() {
         return Err(syn::Error::new_spanned(second, "one `#[method(…)]` is enough: merge them"));
     }
-    let said = "say what is kept: write `#[method(id = \"old_name\")]`";
+    let said = "say what is kept or changed: write `#[method(id = \"old_name\")]` or \
+                `#[method(version = 2)]`";
     let Meta::List(list) = &attribute.meta else {
         return Err(syn::Error::new_spanned(attribute, said));
     };
     let settings = NestedMeta::parse_meta_list(list.tokens.clone())?;
-    let Some(id) = MethodSettings::from_list(&settings)?.id else {
+    let MethodSettings { id, version } = MethodSettings::from_list(&settings)?;
+    if id.is_none() && version.is_none() {
         return Err(syn::Error::new_spanned(attribute, said));
-    };
+    }
+    let version = checked_version(version.as_ref())?;
+    let id = id.unwrap_or(own);
     names::check(&id, "the method's id")?;
-    Ok(id)
+    Ok(Settings { id, version })
 }
 
 fn read_hook(function: &ImplItemFn) -> syn::Result<Hook> {

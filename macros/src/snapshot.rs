@@ -30,7 +30,7 @@ fn everything() -> TokenStream {
     let line = quote! {
         struct Line { from: String, text: String }
     };
-    let line = message::expand(quote!(type = "chat.line", version = 2), &line);
+    let line = message::expand(quote!(type = "chat.line", version = 2, was(LineV1)), &line);
     let state = grain::expand(quote! {
         #[grain(type = "chat.room", placement = "hash")]
         pub struct Room { members: Vec<String> }
@@ -49,7 +49,8 @@ fn room() -> TokenStream {
             pub async fn join(&mut self, name: String) {}
 
             /// Posts a line.
-            #[method(id = "say")]
+            #[method(id = "say", version = 2)]
+            #[was(1, fn(line: LineV1, loud: bool) -> Result<u32, RoomError>)]
             pub async fn post(&self, ctx: &Ctx, line: &Archived<Line>) -> Result<u64, RoomError> {
                 Ok(7)
             }

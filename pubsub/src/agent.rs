@@ -38,7 +38,9 @@ use siloring_runtime::handle::Handle;
 use siloring_runtime::here::Here;
 use siloring_runtime::reference::RawRequest;
 
-use crate::message::{Deliver, SetChanged, WireBody, WireFailure, WireResult};
+use crate::message::{
+    Deliver, SetChanged, WireBody, WireFailure, WireResult, of_deliver, of_results,
+};
 use crate::shard::ShardStreams;
 use crate::streams::Set;
 
@@ -48,7 +50,6 @@ pub(crate) struct Agent;
 
 impl GrainType for Agent {
     const TYPE: &'static str = "stream.agent";
-    const VERSION: u16 = 1;
     const PLACEMENT: Placement = Placement::Shard;
     const REENTRANT: bool = true;
     const IDLE_AFTER: Option<Duration> = None;
@@ -65,7 +66,8 @@ pub(crate) const DELIVER_SPEC: MethodSpec = MethodSpec::of::<Agent>(
     Deliver::LAYOUT,
     <Vec<WireResult>>::LAYOUT,
     Access::Shared,
-);
+)
+.carries(Some(of_deliver), Some(of_results));
 /// Tells the silo's check of a set.
 pub(crate) const SET_CHANGED_SPEC: MethodSpec = MethodSpec::of::<Agent>(
     "set_changed",

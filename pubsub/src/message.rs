@@ -1,12 +1,15 @@
 //! What publishers, owners, agents and subscribers send each other.
 //!
-//! Both sides of each are grains of this crate, and every silo hosts them; the version of the two
-//! grain types is raised with each change here.
+//! Both sides of each are grains of this crate, and every silo hosts them; the version of a method
+//! is raised with each change here. The program's own bodies travel inside: [`of_publish`] and its
+//! like give them to a silo that hands them down to an older one.
 
+use siloring_core::body::Body;
 use siloring_core::hash::stable_u64;
 use siloring_core::ids::{ActivationNumber, ViewNumber};
 use siloring_core::outcome::DeliveryFailure;
-use siloring_core::schema::{Layout, mix};
+use siloring_core::schema::{Layout, Schema, mix};
+use siloring_core::versions::Converted;
 
 macro_rules! travels {
     ($($(#[$doc:meta])* struct $name:ident {
@@ -178,6 +181,61 @@ travels! {
     struct SetChanged {
         stream: u128,
         set: WireSet,
+    }
+}
+
+/// What hands a body inside another one down.
+type HandDown<'a> = dyn FnMut(Schema, &[u8]) -> Option<Converted> + 'a;
+
+/// The event inside a publish.
+pub(crate) fn of_publish(body: &Body, hand_down: &mut HandDown<'_>) -> Option<Body> {
+    let mut publish = body.decode::<Publish>().ok()?;
+    let event = publish.body.as_ref()?;
+    let Converted { schema, body } = hand_down(Schema::from_bits(publish.schema), event)?;
+    publish.schema = schema.to_bits();
+    publish.body = Some(body.as_slice().to_vec());
+    Some(Body::encode(&publish))
+}
+
+/// The events inside a batch.
+pub(crate) fn of_deliver(body: &Body, hand_down: &mut HandDown<'_>) -> Option<Body> {
+    let mut deliver = body.decode::<Deliver>().ok()?;
+    let mut is_changed = false;
+    for event in &mut deliver.events {
+        let handed_down = hand_down(Schema::from_bits(event.schema), &event.body);
+        if let Some(Converted { schema, body }) = handed_down {
+            event.schema = schema.to_bits();
+            event.body = body.as_slice().to_vec();
+            is_changed = true;
+        }
+    }
+    is_changed.then(|| Body::encode(&deliver))
+}
+
+/// The reply inside what an owner answers to a publish.
+pub(crate) fn of_took(body: &Body, hand_down: &mut HandDown<'_>) -> Option<Body> {
+    let mut took = body.decode::<Took>().ok()?;
+    took.reply = Some(took.reply.as_ref()?.handed_down(hand_down)?);
+    Some(Body::encode(&took))
+}
+
+/// The replies inside what came of a batch.
+pub(crate) fn of_results(body: &Body, hand_down: &mut HandDown<'_>) -> Option<Body> {
+    let mut results = body.decode::<Vec<WireResult>>().ok()?;
+    let mut is_changed = false;
+    for reply in results.iter_mut().filter_map(|result| result.reply.as_mut()) {
+        if let Some(handed_down) = reply.handed_down(hand_down) {
+            *reply = handed_down;
+            is_changed = true;
+        }
+    }
+    is_changed.then(|| Body::encode(&results))
+}
+
+impl WireBody {
+    fn handed_down(&self, hand_down: &mut HandDown<'_>) -> Option<Self> {
+        let Converted { schema, body } = hand_down(Schema::from_bits(self.schema), &self.bytes)?;
+        Some(Self { schema: schema.to_bits(), bytes: body.as_slice().to_vec() })
     }
 }
 

@@ -41,7 +41,7 @@ use crate::flights;
 use crate::members::{Members, Refusal};
 use crate::message::{
     Listed, Publish, Step, Subscribe, Subscribed, Took, Unsubscribe, WireBody, WireConsumerFailure,
-    WireEpoch, WireFailure, WireSet,
+    WireEpoch, WireFailure, WireSet, of_publish, of_took,
 };
 use crate::planted::is_planted;
 use crate::queue::{NewEvent, Origin, Published, Queue, QueueOutput, Summary, Waiting};
@@ -54,7 +54,6 @@ pub(crate) struct StreamOwner(RefCell<Option<Rc<Owner>>>);
 
 impl GrainType for StreamOwner {
     const TYPE: &'static str = crate::id::STREAM_KIND;
-    const VERSION: u16 = 1;
     const PLACEMENT: Placement = Placement::Hash;
     const REENTRANT: bool = true;
     const IDLE_AFTER: Option<Duration> = None;
@@ -71,7 +70,8 @@ const fn spec(name: &'static str, id: MethodId, arguments: u64, reply: u64) -> M
     MethodSpec::of::<StreamOwner>(name, id, arguments, reply, Access::Shared)
 }
 
-pub(crate) const PUBLISH_SPEC: MethodSpec = spec("publish", PUBLISH, Publish::LAYOUT, Took::LAYOUT);
+pub(crate) const PUBLISH_SPEC: MethodSpec = spec("publish", PUBLISH, Publish::LAYOUT, Took::LAYOUT)
+    .carries(Some(of_publish), Some(of_took));
 pub(crate) const SUBSCRIBE_SPEC: MethodSpec =
     spec("subscribe", SUBSCRIBE, Subscribe::LAYOUT, <Result<Subscribed, Refusal>>::LAYOUT);
 pub(crate) const UNSUBSCRIBE_SPEC: MethodSpec =

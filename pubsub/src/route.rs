@@ -15,6 +15,7 @@ use siloring_core::body::Body;
 use siloring_core::limits::DEADLINE_DEFAULT;
 use siloring_core::outcome::{CallError, DeliveryFailure, FailedKind, RejectedKind};
 use siloring_core::schema::{Message, Schema};
+use siloring_core::versions;
 use siloring_runtime::hub::Hub;
 use siloring_runtime::reference::HubRef;
 
@@ -185,10 +186,9 @@ fn reply<R: Message>(took: &Took) -> Result<R, DeliveryFailure> {
     });
     let undecodable =
         |detail: String| DeliveryFailure::failed(FailedKind::ReplyUndecodable, detail);
-    if schema != R::SCHEMA {
-        return Err(undecodable(format!("the reply is {schema:?}, not {:?}", R::SCHEMA)));
-    }
-    Body::copy_of(bytes).decode::<R>().map_err(|error| undecodable(error.to_string()))
+    versions::read::<R>(Body::copy_of(bytes), schema).map_err(|error| {
+        undecodable(format!("the reply is {schema:?}, not {:?}: {error}", R::SCHEMA))
+    })
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use siloring_core::limits::CHECK_ENTRIES;
 use siloring_core::outcome::DeliveryFailure;
 use siloring_core::ports::registry::{RegistryHint, SetVersion};
 use siloring_core::schema::{Message, Schema};
+use siloring_core::versions;
 use siloring_runtime::grain::{EventMethod, Grain};
 use siloring_runtime::handle::Handle;
 use siloring_runtime::here::Here;
@@ -84,15 +85,21 @@ impl StreamsBuilder {
     }
 
     /// Adds a filter that subscriptions may name, as `name` or `name:argument`: an event goes to
-    /// such a consumer only if `wants` says so. Events of other types pass.
+    /// such a consumer only if `wants` says so. An event of an older version is looked at as an
+    /// `M`; those of other types pass.
     pub fn filter<M: Message>(
         &mut self,
         name: impl Into<String>,
         wants: impl Fn(&rkyv::Archived<M>, &str) -> bool + Send + Sync + 'static,
     ) {
         let erased = move |schema: Schema, body: &Body, argument: &str| {
+            let wants = |event: &Body| event.access::<M>().map_or(true, |it| wants(it, argument));
+            if schema == M::SCHEMA {
+                return wants(body);
+            }
             // What cannot be read here is the consumer's to refuse.
-            schema != M::SCHEMA || body.access::<M>().map_or(true, |event| wants(event, argument))
+            let taken_up = versions::taken_up(body.clone(), schema, M::SCHEMA, M::OLDER);
+            taken_up.map_or(true, |event| wants(&event))
         };
         self.filters.insert(name.into(), Arc::new(erased));
     }

@@ -23,6 +23,7 @@ use siloring_core::schema::Schema;
 
 use crate::envelope::{Envelope, Idempotency, Sending};
 use crate::exec::local::{Answer, LocalId, Op, SlotKey, current};
+use crate::grain::Wanted;
 use crate::parcel::Parcel;
 use crate::reference::Target;
 use crate::route::Sender;
@@ -100,7 +101,7 @@ pub struct CallRequest {
     /// What the body is.
     pub arguments: Schema,
     /// What the reply must be; `None` takes any.
-    pub reply: Option<Schema>,
+    pub reply: Option<Wanted>,
     /// The arguments' archive.
     pub body: Body,
     /// How long the caller gives it; `None` takes the silo's default.

@@ -11,13 +11,14 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use siloring_core::address::{Address, AddressError, AddressHash};
-use siloring_core::body::{self, Body};
+use siloring_core::body::Body;
 use siloring_core::ids::{ActivationNumber, ViewNumber};
 use siloring_core::ports::store::{
     Etag, StateKey, StateRecord, StoreAnswer, StoreError, StoreRequest, StoreResult,
 };
 use siloring_core::schema::Message;
 use siloring_core::time::Moment;
+use siloring_core::versions::{self, Unconvertible};
 
 use crate::call::Call;
 use crate::envelope::{Envelope, EventInfo};
@@ -66,12 +67,15 @@ pub struct Ctx {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
-    /// The record is of another type, version or layout. It is untouched; add a conversion or a new
-    /// version.
-    #[error("the record {name:?} is of another type or version")]
+    /// The record is of another type, or of a version or layout that does not become the one asked
+    /// for. It is untouched, and cannot be saved; declare the conversion, or roll forward to the
+    /// program that wrote it.
+    #[error("the record {name:?} is of another type or version: {detail}")]
     Incompatible {
         /// Which record.
         name: String,
+        /// What it is, for people.
+        detail: String,
     },
     /// The record is no valid archive. It is untouched.
     #[error("the record {name:?} cannot be read")]
@@ -228,7 +232,8 @@ impl Ctx {
     }
 
     /// Loads a record of this grain and takes its fence: no earlier activation can write it from
-    /// now on. `None` if there is none.
+    /// now on. `None` if there is none. One of an older version becomes a `T`; the store keeps it
+    /// as it is until it is saved.
     ///
     /// # Cancel safety
     /// Dropped, the fence may or may not have been taken; nothing is lost.
@@ -238,16 +243,13 @@ impl Ctx {
         let StoreAnswer::State { record, etag } = answer else {
             unreachable!("a load is answered with a state");
         };
+        let state = match record {
+            Some(record) => Some(state_of(name, &record)?),
+            None => None,
+        };
+        // Only what could be read may be written: a record of a newer version stays as it is.
         self.shared.etags.borrow_mut().insert(name.to_owned(), etag);
-        let Some(record) = record else { return Ok(None) };
-        if record.schema != T::SCHEMA {
-            return Err(StateError::Incompatible { name: name.to_owned() });
-        }
-        let aligned = Body::copy_of(&record.bytes);
-        match body::decode::<T>(aligned.as_slice()) {
-            Ok(state) => Ok(Some(state)),
-            Err(body::Undecodable) => Err(StateError::Undecodable { name: name.to_owned() }),
-        }
+        Ok(state)
     }
 
     /// Writes a record that this activation has loaded.
@@ -294,6 +296,17 @@ impl Ctx {
         }
         result
     }
+}
+
+fn state_of<T: Message>(name: &str, record: &StateRecord) -> Result<T, StateError> {
+    let (found, wanted) = (record.schema, T::SCHEMA);
+    versions::read(Body::copy_of(&record.bytes), found).map_err(|error| match error {
+        Unconvertible::Undecodable(_) => StateError::Undecodable { name: name.to_owned() },
+        Unconvertible::NoPath | Unconvertible::Refused(_) => StateError::Incompatible {
+            name: name.to_owned(),
+            detail: format!("{found:?} is not {} {wanted:?}: {error}", T::TYPE),
+        },
+    })
 }
 
 /// See [`Ctx::sleep`].

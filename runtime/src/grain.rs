@@ -9,6 +9,7 @@ use core::time::Duration;
 
 use siloring_core::hash::stable_u64;
 use siloring_core::schema::{Layout, Message, Schema, mix};
+use siloring_core::versions::{BodyType, Carry, Older};
 
 pub use siloring_core::ids::MethodId;
 
@@ -74,8 +75,6 @@ impl IntoKey<String> for &str {
 pub trait GrainType: Default + 'static {
     /// The stable type name: the kind of its addresses.
     const TYPE: &'static str;
-    /// The version of its methods' arguments and replies.
-    const VERSION: u16;
     /// Where a new activation goes.
     const PLACEMENT: Placement;
     /// Whether a request may be handled while another one is waiting for something.
@@ -108,11 +107,19 @@ pub struct MethodSpec {
     pub reply: Schema,
     /// Whether it needs the state for itself.
     pub access: Access,
+    /// The whole layout of its arguments.
+    arguments_layout: u64,
+    /// The whole layout of its reply.
+    reply_layout: u64,
+    /// The signatures that it had. An event's has its message's.
+    older: Signatures,
+    /// How to reach the bodies inside its arguments, and inside its reply.
+    carries: [Option<Carry>; 2],
 }
 
 impl MethodSpec {
-    /// The method of `G` called `name` and known as `id`, whose arguments and reply are laid out
-    /// so.
+    /// Version 1 of the method of `G` called `name` and known as `id`, whose arguments and reply
+    /// are laid out so.
     pub const fn of<G: GrainType>(
         name: &'static str,
         id: MethodId,
@@ -120,10 +127,113 @@ impl MethodSpec {
         reply_layout: u64,
         access: Access,
     ) -> Self {
-        let arguments = body_schema::<G>(id, b"arguments", arguments_layout);
-        let reply = body_schema::<G>(id, b"reply", reply_layout);
-        Self { name, id, arguments, reply, access }
+        let arguments = arguments_schema::<G>(id, 1, arguments_layout);
+        let reply = reply_schema::<G>(id, 1, reply_layout);
+        let (older, carries) = (Signatures::NONE, [None, None]);
+        Self { name, id, arguments, reply, access, arguments_layout, reply_layout, older, carries }
     }
+
+    /// The same method at a later version.
+    #[must_use]
+    pub const fn version(mut self, version: u16) -> Self {
+        self.arguments.version = version;
+        self.reply.version = version;
+        self
+    }
+
+    /// The same method, which was called and answered in other ways.
+    #[must_use]
+    pub const fn was(mut self, older: Signatures) -> Self {
+        assert!(older.arguments.len() == older.replies.len(), "each has arguments and a reply");
+        self.older = older;
+        self
+    }
+
+    /// The same method, whose arguments, or reply, have other bodies inside: those of messages that
+    /// it passes on.
+    #[must_use]
+    pub const fn carries(mut self, arguments: Option<Carry>, reply: Option<Carry>) -> Self {
+        self.carries = [arguments, reply];
+        self
+    }
+
+    /// What its reply is, and was.
+    pub const fn wanted(&self) -> Wanted {
+        Wanted { schema: self.reply, older: self.older.replies }
+    }
+
+    /// The signature that a request of `schema` has, if it is an older one.
+    pub(crate) fn older(&self, schema: Schema) -> Option<OlderSignature> {
+        let at = self.older.arguments.iter().position(|older| older.schema == schema)?;
+        // An event is answered alike, whatever its message was.
+        let reply = self.older.replies.get(at);
+        Some(OlderSignature { arguments: &self.older.arguments[at], reply })
+    }
+
+    /// Its arguments and its reply, for who talks of them to other silos.
+    pub(crate) fn types(&self, kind: &str) -> [BodyType; 2] {
+        let named = |what: &str| format!("{kind}/{}, its {what}", self.name);
+        let Signatures { arguments, replies } = self.older;
+        [
+            BodyType {
+                name: named("arguments"),
+                schema: self.arguments,
+                layout: self.arguments_layout,
+                older: arguments,
+            },
+            BodyType {
+                name: named("reply"),
+                schema: self.reply,
+                layout: self.reply_layout,
+                older: replies,
+            },
+        ]
+    }
+
+    /// What its bodies are, if others are inside, and how to reach those.
+    pub(crate) fn carriers(&self) -> impl Iterator<Item = (Schema, Carry)> {
+        let [arguments, reply] = self.carries;
+        let arguments = arguments.map(|carry| (self.arguments, carry));
+        arguments.into_iter().chain(reply.map(|carry| (self.reply, carry)))
+    }
+}
+
+/// What a reply must be: of a type's present version, or of one that it was.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// The present version.
+    pub schema: Schema,
+    /// What is taken up.
+    pub older: &'static [Older],
+}
+
+impl Wanted {
+    /// A message.
+    pub const fn message<M: Message>() -> Self {
+        Self { schema: M::SCHEMA, older: M::OLDER }
+    }
+}
+
+/// The signatures that a method had: for each, what its arguments and what its reply were.
+#[derive(Clone, Copy, Debug)]
+pub struct Signatures {
+    /// The arguments, of the same versions in the same order as…
+    pub arguments: &'static [Older],
+    /// …the replies.
+    pub replies: &'static [Older],
+}
+
+impl Signatures {
+    /// There was no other.
+    pub const NONE: Self = Self { arguments: &[], replies: &[] };
+}
+
+/// One of a method's older signatures.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OlderSignature {
+    pub(crate) arguments: &'static Older,
+    /// `None` if the reply is what it was.
+    pub(crate) reply: Option<&'static Older>,
 }
 
 /// A method of `G` that takes events of the message type `M`: what a grain subscribes with. Written
@@ -143,8 +253,9 @@ impl<G: GrainType, M: Message> EventMethod<G, M> {
     /// What the grain's list of methods says of it: its argument is the message itself, and it
     /// answers with nothing.
     pub const fn spec(&self, name: &'static str, access: Access) -> MethodSpec {
-        let reply = body_schema::<G>(self.id, b"reply", <() as Layout>::LAYOUT);
-        MethodSpec { name, id: self.id, arguments: M::SCHEMA, reply, access }
+        let spec = MethodSpec::of::<G>(name, self.id, M::LAYOUT, <() as Layout>::LAYOUT, access);
+        let older = Signatures { arguments: M::OLDER, replies: &[] };
+        MethodSpec { arguments: M::SCHEMA, older, ..spec }
     }
 }
 
@@ -162,12 +273,21 @@ impl<G, M> fmt::Debug for EventMethod<G, M> {
     }
 }
 
-/// The schema of a body that belongs to one method of one grain type.
+/// What the arguments of a version of one method of one grain type are.
+pub const fn arguments_schema<G: GrainType>(id: MethodId, version: u16, layout: u64) -> Schema {
+    body_schema::<G>(id, b"arguments", version, layout)
+}
+
+/// What the reply of a version of one method of one grain type is.
+pub const fn reply_schema<G: GrainType>(id: MethodId, version: u16, layout: u64) -> Schema {
+    body_schema::<G>(id, b"reply", version, layout)
+}
+
 #[expect(clippy::cast_possible_truncation, reason = "the hash is folded")]
-const fn body_schema<G: GrainType>(id: MethodId, body: &[u8], layout: u64) -> Schema {
+const fn body_schema<G: GrainType>(id: MethodId, body: &[u8], version: u16, layout: u64) -> Schema {
     let owner = mix(stable_u64(G::TYPE.as_bytes()), id.0 as u64);
     let type_id = mix(owner, stable_u64(body)) as u32;
-    Schema { type_id, ..Schema::of("", G::VERSION, layout) }
+    Schema { type_id, ..Schema::of("", version, layout) }
 }
 
 /// Whether no two methods share an id, nor one the id of a hook. `#[grain_methods]` asserts it.

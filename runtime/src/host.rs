@@ -18,6 +18,7 @@ use siloring_core::body::Body;
 use siloring_core::hash::HashMap;
 use siloring_core::ids::MethodId;
 use siloring_core::schema::Schema;
+use siloring_core::versions::{BodyType, Carry, Versions};
 use slab::Slab;
 
 use crate::ctx::Ctx;
@@ -61,7 +62,8 @@ pub(crate) trait Host: fmt::Debug {
 #[derive(Clone)]
 pub struct HostFactory {
     kind: &'static str,
-    schemas: Vec<Schema>,
+    types: Vec<BodyType>,
+    carriers: Vec<(Schema, Carry)>,
     make: Arc<dyn Fn() -> Box<dyn Host> + Send + Sync>,
 }
 
@@ -71,10 +73,10 @@ impl HostFactory {
     /// # Panics
     /// If two methods have one id; `#[grain_methods]` refuses that at compile time.
     pub fn of<G: Grain>() -> Self {
-        let schemas = G::METHODS.iter().flat_map(|method| [method.arguments, method.reply]);
         Self {
             kind: G::TYPE,
-            schemas: schemas.collect(),
+            types: G::METHODS.iter().flat_map(|method| method.types(G::TYPE)).collect(),
+            carriers: G::METHODS.iter().flat_map(MethodSpec::carriers).collect(),
             make: Arc::new(|| Box::new(typed::<G, _, _>(G::dispatch))),
         }
     }
@@ -84,9 +86,15 @@ impl HostFactory {
         self.kind
     }
 
-    /// Everything that its methods take and give, for the handshake.
-    pub fn schemas(&self) -> &[Schema] {
-        &self.schemas
+    /// All types of a silo: what the methods of its grain types take and give, and messages that
+    /// its program named beside.
+    pub fn versions(hosts: &[Self], messages: &[BodyType]) -> Versions {
+        let mut versions = Versions::default();
+        let taken = hosts.iter().flat_map(|host| &host.types);
+        taken.chain(messages).for_each(|added| versions.add(added.clone()));
+        let carriers = hosts.iter().flat_map(|host| &host.carriers);
+        carriers.for_each(|(schema, carry)| versions.add_carrier(*schema, *carry));
+        versions
     }
 
     pub(crate) fn make(&self) -> Box<dyn Host> {

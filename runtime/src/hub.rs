@@ -10,7 +10,7 @@ use core::fmt;
 use core::future::poll_fn;
 use core::task::{Poll, Waker};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use siloring_core::address::{Address, AddressError, AddressHash};
 use siloring_core::body::Body;
@@ -18,6 +18,7 @@ use siloring_core::ids::{ActivationNumber, ClaimNumber, Generation, ShardIndex};
 use siloring_core::limits::HUB_QUEUE_MAX;
 use siloring_core::outcome::{DeliveryFailure, FailedKind, RejectedKind};
 use siloring_core::schema::{Message, Schema};
+use siloring_core::versions::{self, Converted, Unconvertible};
 
 use crate::call::CallResult;
 use crate::dedup::{Admission, Dedup, copy_of};
@@ -355,18 +356,20 @@ fn register(wakers: &mut Vec<Waker>, waker: &Waker) {
 pub struct Delivery {
     hub: Arc<HubShared>,
     request: Option<Request>,
+    /// The message as it was last read in place, if it came in an older version.
+    taken_up: OnceLock<Converted>,
 }
 
 impl Delivery {
     const fn new(hub: Arc<HubShared>, request: Request) -> Self {
-        Self { hub, request: Some(request) }
+        Self { hub, request: Some(request), taken_up: OnceLock::new() }
     }
 
     fn request(&self) -> &Request {
         self.request.as_ref().expect("a delivery has its request until it is answered")
     }
 
-    /// What the message is.
+    /// What the message came as.
     pub fn schema(&self) -> Schema {
         self.request().schema
     }
@@ -391,35 +394,48 @@ impl Delivery {
         self.request().envelope.as_deref()
     }
 
-    /// The message, taken out of its archive.
+    /// The message, taken out of its archive; one of an older version becomes an `M` first.
     ///
     /// # Errors
-    /// `Incompatible` if it is of another type, version or layout; `RequestUndecodable` if the
-    /// bytes are no archive. Hand the failure to [`Delivery::refuse`] to tell the sender.
+    /// `Incompatible` if it is of another type, or of a version or layout that does not become an
+    /// `M`; `RequestUndecodable` if the bytes are no archive. Hand the failure to
+    /// [`Delivery::refuse`] to tell the sender.
     pub fn message<M: Message>(&self) -> Result<M, DeliveryFailure> {
-        self.check::<M>()?;
-        self.request().body.decode::<M>().map_err(|error| {
-            DeliveryFailure::rejected(RejectedKind::RequestUndecodable, error.to_string())
-        })
+        let decoded = self.body_of::<M>()?.decode::<M>();
+        decoded.map_err(|error| self.refusal::<M>(&error.into()))
     }
 
-    /// The message, validated, in place.
+    /// The message, validated, in place; one of an older version becomes an `M` first.
     ///
     /// # Errors
     /// As [`Delivery::message`].
     pub fn access<M: Message>(&self) -> Result<&rkyv::Archived<M>, DeliveryFailure> {
-        self.check::<M>()?;
-        self.request().body.access::<M>().map_err(|error| {
-            DeliveryFailure::rejected(RejectedKind::RequestUndecodable, error.to_string())
-        })
+        let access = self.body_of::<M>()?.access::<M>();
+        access.map_err(|error| self.refusal::<M>(&error.into()))
     }
 
-    fn check<M: Message>(&self) -> Result<(), DeliveryFailure> {
-        if self.schema() == M::SCHEMA {
-            return Ok(());
+    fn body_of<M: Message>(&self) -> Result<&Body, DeliveryFailure> {
+        let Request { schema, body, .. } = self.request();
+        if *schema == M::SCHEMA {
+            return Ok(body);
         }
-        let detail = format!("{:?} is not {} {:?}", self.schema(), M::TYPE, M::SCHEMA);
-        Err(DeliveryFailure::rejected(RejectedKind::Incompatible, detail))
+        if let Some(Converted { schema, body }) = self.taken_up.get()
+            && *schema == M::SCHEMA
+        {
+            return Ok(body);
+        }
+        let up = versions::taken_up(body.clone(), *schema, M::SCHEMA, M::OLDER);
+        let body = up.map_err(|error| self.refusal::<M>(&error))?;
+        let taken_up = self.taken_up.get_or_init(|| Converted { schema: M::SCHEMA, body });
+        // It is of one type: as a second one it is not read.
+        (taken_up.schema == M::SCHEMA)
+            .then_some(&taken_up.body)
+            .ok_or_else(|| self.refusal::<M>(&Unconvertible::NoPath))
+    }
+
+    fn refusal<M: Message>(&self, error: &Unconvertible) -> DeliveryFailure {
+        let detail = format!("{:?} is not {} {:?}: {error}", self.schema(), M::TYPE, M::SCHEMA);
+        DeliveryFailure::rejected(error.rejection(), detail)
     }
 
     /// Answers: the sender hears that its message was handled.

@@ -15,7 +15,7 @@ use siloring_core::schema::{Message, Schema};
 
 use crate::call::{Call, CallRequest, RawCall};
 use crate::exec::local::{Local, current};
-use crate::grain::{GrainKey, GrainType, IntoKey, MethodSpec};
+use crate::grain::{GrainKey, GrainType, IntoKey, MethodSpec, Wanted};
 use crate::handle::Handle;
 use crate::parcel::Parcel;
 
@@ -46,7 +46,7 @@ impl Target {
             source: self.source.clone(),
             method: spec.id,
             arguments: spec.arguments,
-            reply: Some(spec.reply),
+            reply: Some(spec.wanted()),
             body,
             deadline: None,
             envelope: None,
@@ -151,7 +151,7 @@ impl HubRef {
             source: self.target.source.clone(),
             method: MethodId(M::SCHEMA.type_id),
             arguments: M::SCHEMA,
-            reply: Some(R::SCHEMA),
+            reply: Some(Wanted::message::<R>()),
             body: Body::encode(message),
             deadline: None,
             envelope: None,
@@ -234,13 +234,15 @@ pub(crate) mod tests {
         let address = Address::parse(target).unwrap();
         let handle = stopped();
         let target = Arc::new(Target { address, handle, source: None });
-        let spec = MethodSpec {
-            id: MethodId(1),
-            name: "method",
-            access: crate::grain::Access::Shared,
+        Parcel::new(CallRequest {
+            to: target,
+            source: None,
+            method: MethodId(1),
             arguments: Schema::NONE,
-            reply: Schema::NONE,
-        };
-        target.request(&spec, Body::empty())
+            reply: None,
+            body: Body::empty(),
+            deadline: None,
+            envelope: None,
+        })
     }
 }

@@ -28,7 +28,9 @@ use siloring_runtime::exec::local::Unpark;
 use siloring_runtime::handle::Handle;
 use siloring_runtime::links::{LinkRefusal, Links, Outgoing, Retracted, Sent};
 use siloring_runtime::mail::{ConnId, ControlMail, ShardMail};
-use siloring_runtime::shard::{IncomingRequest, Shard, ShardConfig, ShardOutput, ShardSizes};
+use siloring_runtime::shard::{
+    Direction, IncomingRequest, Shard, ShardConfig, ShardOutput, ShardSizes,
+};
 use siloring_transport::{
     Class, Established, Frame, Inbound, Link, Outbound, Position, Refusal, RefusalKind, Role,
     SendRefused,
@@ -202,6 +204,11 @@ impl ShardNode {
         self.shard.links.conns.insert(conn, Sending { outbound, is_dirty: false });
         let view = self.shard.view().number();
         self.shard.links.tell_view_to(conn, view);
+        let direction = match established.role {
+            Role::Dialer => Direction::Own,
+            Role::Acceptor => Direction::Theirs,
+        };
+        self.shard.meet(conn, peer, direction, &established.peer_types);
         if established.role == Role::Dialer {
             if let Some(older) = self.shard.links.own.insert(peer, conn) {
                 let detail = "another link of the pair is up";

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use siloring_core::limits::{
     ACTIVATION_IDLE_MAX, DEADLINE_DEFAULT, FRAME_BYTES_MAX, RING_POINTS, SHARDS_MAX, VOTES_NEEDED,
 };
+use siloring_core::versions::Versions;
 use siloring_core::{ClusterId, ShardIndex, SiloName};
 use siloring_pubsub::Streams;
 use siloring_runtime::control::ControlConfig;
@@ -17,7 +18,7 @@ use siloring_runtime::host::HostFactory;
 use siloring_runtime::shard::ShardConfig;
 use siloring_storage::{RegistryWatch, StoreThreads};
 use siloring_transport::net::host_identity;
-use siloring_transport::{FactsError, LocalFacts, Secret};
+use siloring_transport::{LocalFacts, Secret, WireVersions};
 
 use crate::config::Settings;
 use crate::driver::idle::Idle;
@@ -48,8 +49,10 @@ impl Plan {
     pub(super) fn of(
         settings: &Settings,
         hosts: &[HostFactory],
+        types: &Versions,
         hub_kinds: &[String],
     ) -> Result<Self, StartError> {
+        check_kinds(hosts)?;
         let cluster = settings.cluster.as_deref().unwrap_or("siloring");
         let cluster = ClusterId::new(cluster).map_err(|error| StartError::Name {
             setting: "cluster",
@@ -74,7 +77,8 @@ impl Plan {
             deadline_default: deadline,
             frame_bytes_max: u32::try_from(FRAME_BYTES_MAX).expect("16 MiB fit"),
             secrets: secrets(settings)?,
-            types: types(hosts)?,
+            types: types.told(),
+            wire: WireVersions::OURS,
             features: 0,
         };
         facts.check()?;
@@ -249,21 +253,15 @@ fn secrets(settings: &Settings) -> Result<Vec<Secret>, StartError> {
     settings.secrets.iter().map(|bytes| Ok(Secret::new(bytes.clone())?)).collect()
 }
 
-/// Schemas of everything the hosted types take and give, each once.
-fn types(hosts: &[HostFactory]) -> Result<Vec<siloring_core::schema::Schema>, StartError> {
+/// No two grain types have one name.
+fn check_kinds(hosts: &[HostFactory]) -> Result<(), StartError> {
     let mut kinds = BTreeSet::new();
     for host in hosts {
         if !kinds.insert(host.kind()) {
             return Err(StartError::TypeTwice { kind: host.kind().to_owned() });
         }
     }
-    let mut types: Vec<_> = hosts.iter().flat_map(|host| host.schemas().to_vec()).collect();
-    types.sort_unstable_by_key(|schema| schema.to_bits());
-    types.dedup();
-    if types.len() > siloring_core::limits::HOSTED_TYPES_MAX {
-        return Err(FactsError::Types { found: types.len() }.into());
-    }
-    Ok(types)
+    Ok(())
 }
 
 fn all_hub_kinds(added: &[String]) -> Vec<String> {
@@ -274,12 +272,14 @@ fn all_hub_kinds(added: &[String]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use siloring_transport::FactsError;
+
     use super::*;
 
     fn plan(change: impl FnOnce(&mut Settings)) -> Result<Plan, StartError> {
         let mut settings = Settings { shards: Some(1), ..Settings::default() };
         change(&mut settings);
-        Plan::of(&settings, &[], &[])
+        Plan::of(&settings, &[], &Versions::default(), &[])
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! What a silo says of itself in a handshake, and what a link is for.
 
 use core::time::Duration;
+use std::collections::BTreeMap;
 
 use siloring_core::limits::{
     DEADLINE_MAX, FRAME_ALIGN, FRAME_BYTES_MAX, HANDSHAKE_FRAME_BYTES_MAX, HOST_BYTES_MAX,
     HOSTED_TYPES_MAX, SECRETS_MAX, SHARDS_MAX,
 };
-use siloring_core::schema::Schema;
+use siloring_core::versions::HostedType;
+use siloring_core::wire::{VERSION, VERSION_MIN};
 use siloring_core::{ClusterId, Generation, Incarnation, ShardIndex};
 
 use crate::secret::Secret;
@@ -67,10 +69,26 @@ pub struct LocalFacts {
     /// Cluster secrets: the first signs, all verify. Empty: unauthenticated, which both must agree
     /// on.
     pub secrets: Vec<Secret>,
-    /// Schemas of the hosted types.
-    pub types: Vec<Schema>,
+    /// Every version of the types that this silo takes or gives.
+    pub types: Vec<HostedType>,
+    /// The wire versions that it speaks.
+    pub wire: WireVersions,
     /// Optional features, a bit each; the link has those that both sides have.
     pub features: u64,
+}
+
+/// A range of wire versions, both ends included. A link has the highest that both sides speak.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WireVersions {
+    /// The lowest.
+    pub lowest: u8,
+    /// The highest.
+    pub highest: u8,
+}
+
+impl WireVersions {
+    /// What this build speaks.
+    pub const OURS: Self = Self { lowest: VERSION_MIN, highest: VERSION };
 }
 
 /// Why facts cannot be told. Nothing was changed; the configuration or the hosted types must
@@ -117,6 +135,22 @@ pub enum FactsError {
         /// How many.
         found: usize,
     },
+    /// Two types, or two layouts of one version of a type, under one id: peers could not tell them
+    /// apart. Rename one of them, or give the changed one a new version.
+    #[error(
+        "{one:?} and {other:?} are two layouts of type {id:08x} version {version}: rename one, or \
+         give the changed one a new version"
+    )]
+    TypesClash {
+        /// What one is called.
+        one: String,
+        /// What the other is called.
+        other: String,
+        /// The id of both.
+        id: u32,
+        /// The version of both.
+        version: u16,
+    },
     /// An incarnation with generation zero, which names nobody.
     #[error("generation 0 names no incarnation")]
     Generation,
@@ -138,7 +172,21 @@ impl LocalFacts {
             frame_bytes_max: self.frame_bytes_max,
             types: self.types.len(),
         };
-        bounds.check()
+        bounds.check()?;
+        self.check_clashes()
+    }
+
+    fn check_clashes(&self) -> Result<(), FactsError> {
+        let mut known = BTreeMap::new();
+        for HostedType { schema, layout, name } in &self.types {
+            let (id, version) = (schema.type_id, schema.version);
+            let (first, called) = *known.entry((id, version)).or_insert((*layout, name));
+            if first != *layout {
+                let (one, other) = (called.clone(), name.clone());
+                return Err(FactsError::TypesClash { one, other, id, version });
+            }
+        }
+        Ok(())
     }
 }
 

@@ -5,16 +5,18 @@
 //! say with feature bits and in frames after the handshake.
 
 use core::time::Duration;
+use std::collections::BTreeMap;
 
 use rkyv::{Archive, Deserialize, Serialize};
 
 use siloring_core::body::{self, Body, DecodeOwned, Encode};
 use siloring_core::limits::FRAME_ALIGN;
 use siloring_core::schema::Schema;
-use siloring_core::wire::{FrameKind, Header, VERSION, VERSION_MIN};
+use siloring_core::versions::HostedType;
+use siloring_core::wire::{FrameKind, Header, VERSION_MIN};
 use siloring_core::{ClusterId, Generation, Incarnation, SiloName, View};
 
-use crate::facts::{Bounds, LocalFacts, Purpose};
+use crate::facts::{Bounds, LocalFacts, Purpose, WireVersions};
 use crate::refusal::{Refusal, RefusalKind};
 use crate::secret::MAC_BYTES;
 
@@ -37,8 +39,17 @@ pub(crate) struct Facts {
     version_min: u8,
     version_max: u8,
     features: u64,
-    /// Schemas as in the frame header.
-    types: Vec<u64>,
+    types: Vec<Told>,
+}
+
+/// A version of a type, as it is told.
+#[derive(Archive, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// As in the frame header.
+    schema: u64,
+    /// The whole layout: the header's 16 bits of it would take one changed layout of 65 536 for
+    /// the old one.
+    layout: u64,
 }
 
 /// The body of a Hello.
@@ -88,10 +99,10 @@ impl Facts {
             deadline_default_ns: u64::try_from(local.deadline_default.as_nanos())
                 .expect("checked against DEADLINE_MAX"),
             frame_bytes_max: local.frame_bytes_max,
-            version_min: VERSION_MIN,
-            version_max: VERSION,
+            version_min: local.wire.lowest,
+            version_max: local.wire.highest,
             features: local.features,
-            types: local.types.iter().map(|schema| schema.to_bits()).collect(),
+            types: local.types.iter().map(told).collect(),
         }
     }
 
@@ -99,10 +110,11 @@ impl Facts {
     /// checks come first: a foreign cluster is named as such, whatever else is wrong.
     pub(crate) fn check(self, local: &LocalFacts, view: &View) -> Result<Peer, Refusal> {
         self.check_cluster(local)?;
-        let version = self.agree_version()?;
-        let types = self.check_bounds()?;
+        let version = self.agree_version(local.wire)?;
+        self.check_bounds()?;
         let incarnation = self.check_incarnation(local, view)?;
-        check_layouts(&local.types, &types)?;
+        check_layouts(&local.types, &self.types)?;
+        let types = self.types.iter().map(|told| Schema::from_bits(told.schema)).collect();
         Ok(Peer {
             incarnation,
             shards: self.shards,
@@ -126,18 +138,19 @@ impl Facts {
         Err(Refusal::ours(RefusalKind::ForeignCluster, detail))
     }
 
-    fn agree_version(&self) -> Result<u8, Refusal> {
-        let highest = self.version_max.min(VERSION);
-        let lowest = self.version_min.max(VERSION_MIN);
+    fn agree_version(&self, ours: WireVersions) -> Result<u8, Refusal> {
+        let highest = self.version_max.min(ours.highest);
+        let lowest = self.version_min.max(ours.lowest);
         if lowest <= highest {
             return Ok(highest);
         }
         let (from, to) = (self.version_min, self.version_max);
-        let detail = format!("peer speaks {from} to {to}, we speak {VERSION_MIN} to {VERSION}");
+        let WireVersions { lowest, highest } = ours;
+        let detail = format!("peer speaks {from} to {to}, we speak {lowest} to {highest}");
         Err(Refusal::ours(RefusalKind::VersionUnsupported, detail))
     }
 
-    fn check_bounds(&self) -> Result<Vec<Schema>, Refusal> {
+    fn check_bounds(&self) -> Result<(), Refusal> {
         let bounds = Bounds {
             shards: self.shards,
             host_bytes: self.host.len(),
@@ -145,8 +158,7 @@ impl Facts {
             frame_bytes_max: self.frame_bytes_max,
             types: self.types.len(),
         };
-        bounds.check().map_err(|error| violation(error.to_string()))?;
-        Ok(self.types.iter().map(|&bits| Schema::from_bits(bits)).collect())
+        bounds.check().map_err(|error| violation(error.to_string()))
     }
 
     fn check_incarnation(
@@ -187,20 +199,22 @@ pub(crate) fn check_alive(peer: &Incarnation, view: &View) -> Result<(), Refusal
     Ok(())
 }
 
+fn told(hosted: &HostedType) -> Told {
+    Told { schema: hosted.schema.to_bits(), layout: hosted.layout }
+}
+
 /// Refuses a peer that lays out a type of ours differently under the same version.
-fn check_layouts(ours: &[Schema], theirs: &[Schema]) -> Result<(), Refusal> {
-    let mut ours = ours.to_vec();
-    ours.sort_unstable();
+fn check_layouts(ours: &[HostedType], theirs: &[Told]) -> Result<(), Refusal> {
+    let ours: BTreeMap<_, _> = ours.iter().map(|our| (key(our.schema), our)).collect();
     for their in theirs {
-        let at = ours.partition_point(|our| key(*our) < key(*their));
-        if let Some(our) = ours.get(at)
-            && key(*our) == key(*their)
-            && our.fingerprint != their.fingerprint
+        let (id, version) = key(Schema::from_bits(their.schema));
+        if let Some(our) = ours.get(&(id, version))
+            && our.layout != their.layout
         {
+            let (name, theirs, ours) = (&our.name, their.layout, our.layout);
             let detail = format!(
-                "type {:08x} version {} is laid out as {:04x} by the peer and as {:04x} by us: \
-                 give a changed type a new version",
-                their.type_id, their.version, their.fingerprint, our.fingerprint
+                "{name} (type {id:08x}) version {version} is laid out as {theirs:016x} by the \
+                 peer and as {ours:016x} by us: give the changed one a new version"
             );
             return Err(Refusal::ours(RefusalKind::LayoutChanged, detail));
         }
@@ -248,6 +262,7 @@ pub(crate) fn read<T: DecodeOwned>(kind: FrameKind, archive: &[u8]) -> Result<T,
 mod tests {
     use siloring_core::ShardIndex;
     use siloring_core::hash::stable_u64;
+    use siloring_core::wire::VERSION;
 
     use super::*;
 
@@ -263,7 +278,12 @@ mod tests {
             deadline_default: Duration::from_secs(30),
             frame_bytes_max: 1 << 20,
             secrets: Vec::new(),
-            types: vec![Schema { type_id: 1, version: 2, fingerprint: 3 }],
+            types: vec![HostedType {
+                schema: Schema { type_id: 1, version: 2, fingerprint: 3 },
+                layout: 4,
+                name: "chat.line".to_owned(),
+            }],
+            wire: WireVersions::OURS,
             features: 5,
         }
     }
@@ -287,7 +307,7 @@ mod tests {
     }
 
     const GOLDEN: [(usize, u64); 3] =
-        [(208, 0x0b85_a37f_6a3c_ece8), (208, 0xd708_b0db_b3cd_8863), (96, 0x6e19_7b97_e489_3234)];
+        [(208, 0x24f9_2198_03f8_eff3), (224, 0x0523_e579_d05e_0c1a), (96, 0x6e19_7b97_e489_3234)];
 
     #[test]
     fn the_highest_version_that_both_speak_is_agreed() {
@@ -315,7 +335,7 @@ mod tests {
             Facts { frame_bytes_max: 0, ..good() },
             Facts { frame_bytes_max: (1 << 20) + 1, ..good() },
             Facts { frame_bytes_max: u32::MAX, ..good() },
-            Facts { types: vec![0; 2000], ..good() },
+            Facts { types: vec![Told { schema: 0, layout: 0 }; 2000], ..good() },
             Facts { name: "a b".into(), ..good() },
             Facts { cluster: String::new(), ..good() },
         ];

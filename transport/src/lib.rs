@@ -17,7 +17,7 @@ pub mod secret;
 mod facts;
 mod greeting;
 
-pub use facts::{FactsError, LocalFacts, Purpose, Role};
+pub use facts::{FactsError, LocalFacts, Purpose, Role, WireVersions};
 pub use handshake::{Established, Handshake, Step};
 pub use inbound::{Frame, Inbound, LinkError};
 pub use link::Link;

@@ -11,7 +11,9 @@ use syn::{
 
 use super::expansion::{guard_of, local};
 use super::{Access, Parameter};
-use super::{access_of, attributes_called, generic_types, id_of, last_segment, parameters_of};
+use super::{
+    access_of, attributes_called, generic_types, last_segment, parameters_of, settings_of,
+};
 
 /// A method that takes events.
 pub(super) struct EventHandler {
@@ -42,9 +44,14 @@ pub(super) fn read(function: &ImplItemFn) -> syn::Result<EventHandler> {
     let access = access_of(function)?;
     let parameters = parameters_of(function)?;
     let message = message_of(function, &parameters)?;
+    let settings = settings_of(function)?;
+    if settings.version > 1 {
+        let text = "an event is of its message's version: raise `#[message(version = …)]`";
+        return Err(syn::Error::new_spanned(&function.sig.ident, text));
+    }
     Ok(EventHandler {
         name: function.sig.ident.clone(),
-        id: id_of(function)?,
+        id: settings.id,
         access,
         message,
         returns: returns_of(&function.sig.output)?,

@@ -5,7 +5,7 @@
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
-use syn::{Type, ext::IdentExt, parse_quote, spanned::Spanned};
+use syn::{Attribute, Type, ext::IdentExt, parse_quote, spanned::Spanned};
 
 use super::{Access, GrainMethods, Hook, Method, Parameter, Reply};
 use crate::message;
@@ -14,6 +14,7 @@ impl GrainMethods {
     pub(super) fn expansion(&self) -> TokenStream {
         let reference = self.reference_trait();
         let arguments = self.methods.iter().map(Method::arguments_type);
+        let older = self.methods.iter().map(|method| method.older_signatures(&self.grain));
         let specs = self.methods.iter().map(|method| method.spec(&self.grain));
         let event_specs = self.events.iter().map(|event| event.spec(&self.grain));
         let events = self.event_constants();
@@ -25,6 +26,7 @@ impl GrainMethods {
 
             const _: () = {
                 #(#arguments)*
+                #(#older)*
                 #(#specs)*
                 #(#event_specs)*
                 #grain
@@ -175,7 +177,7 @@ pub(super) fn local(name: &str) -> Ident {
 
 impl Method {
     /// The name of a constant; no name that a user writes begins so.
-    fn hidden(&self, what: &str) -> Ident {
+    pub(super) fn hidden(&self, what: &str) -> Ident {
         format_ident!("__{}_{what}", self.name.unraw().to_string().to_uppercase())
     }
 
@@ -183,19 +185,19 @@ impl Method {
         self.hidden("SPEC")
     }
 
-    fn id_name(&self) -> Ident {
+    pub(super) fn id_name(&self) -> Ident {
         self.hidden("ID")
     }
 
     /// The arguments that travel, in their order.
-    fn travelling(&self) -> impl Iterator<Item = (&Ident, &Type)> {
+    pub(super) fn travelling(&self) -> impl Iterator<Item = (&Ident, &Type)> {
         self.parameters.iter().filter_map(|parameter| match parameter {
             Parameter::Context => None,
             Parameter::Owned { name, ty } | Parameter::Archived { name, ty } => Some((name, ty)),
         })
     }
 
-    fn arguments_name(&self) -> Ident {
+    pub(super) fn arguments_name(&self) -> Ident {
         let words = self.name.unraw().to_string();
         let camel: String = words.split('_').map(capitalized).collect();
         format_ident!("__{camel}Arguments", span = self.name.span())
@@ -203,25 +205,11 @@ impl Method {
 
     /// The hidden struct that the arguments travel as.
     fn arguments_type(&self) -> TokenStream {
-        let (conditions, name) = (&self.conditions, self.arguments_name());
-        let derives = message::derives();
-        let fields = self.travelling().map(|(field, ty)| quote!(#field: #ty));
-        let parts: Vec<TokenStream> = self
-            .travelling()
-            .flat_map(|(field, ty)| [message::named(field), message::typed(ty)])
-            .collect();
-        let layout = message::layout(&name, &parts);
-        quote! {
-            #(#conditions)*
-            #derives
-            struct #name { #(#fields),* }
-
-            #(#conditions)*
-            #layout
-        }
+        let fields: Vec<_> = self.travelling().collect();
+        travelling_type(&self.conditions, &self.arguments_name(), &fields)
     }
 
-    fn reply_type(&self) -> Type {
+    pub(super) fn reply_type(&self) -> Type {
         let Reply { value, error } = &self.reply;
         match error {
             None => value.clone(),
@@ -236,6 +224,7 @@ impl Method {
         let span = reply.span();
         let reply = quote_spanned!(span=> <#reply as ::siloring::schema::Layout>::LAYOUT);
         let access = self.access.variant();
+        let versions = self.versions();
         quote! {
             #(#conditions)*
             const #id_name: ::siloring::MethodId = ::siloring::MethodId::of(#id);
@@ -247,7 +236,8 @@ impl Method {
                     <#arguments as ::siloring::schema::Layout>::LAYOUT,
                     #reply,
                     ::siloring::grain::Access::#access,
-                );
+                )
+                #versions;
         }
     }
 
@@ -309,6 +299,27 @@ impl Method {
                 ::siloring::GrainRef::#call(self, &#spec, &#arguments { #(#fields),* })
             }
         }
+    }
+}
+
+/// A struct that travels, of these fields.
+pub(super) fn travelling_type(
+    conditions: &[Attribute],
+    name: &Ident,
+    fields: &[(&Ident, &Type)],
+) -> TokenStream {
+    let derives = message::derives();
+    let parts: Vec<TokenStream> =
+        fields.iter().flat_map(|(field, ty)| [message::named(field), message::typed(ty)]).collect();
+    let layout = message::layout(name, &parts);
+    let fields = fields.iter().map(|(field, ty)| quote!(#field: #ty));
+    quote! {
+        #(#conditions)*
+        #derives
+        struct #name { #(#fields),* }
+
+        #(#conditions)*
+        #layout
     }
 }
 

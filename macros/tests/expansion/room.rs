@@ -27,11 +27,49 @@ impl ::siloring::schema::Layout for Line {
 impl ::siloring::schema::Message for Line {
     const TYPE: &'static str = "chat.line";
     const VERSION: u16 = 2u16;
+    const OLDER: &'static [::siloring::versions::Older] = {
+        const OLDER: &[::siloring::versions::Older] =
+            &[::siloring::versions::Older::both::<LineV1, Line>(
+                <LineV1 as ::siloring::schema::Message>::SCHEMA,
+            )];
+        ::core::assert!(
+            ::siloring::versions::are_distinct(OLDER),
+            "two of the older versions have one number"
+        );
+        OLDER
+    };
 }
+#[automatically_derived]
+impl ::siloring::versions::FromVersion<Self> for Line {
+    fn from_version(
+        same: Self,
+    ) -> ::core::result::Result<Self, ::siloring::versions::Unconvertible> {
+        ::core::result::Result::Ok(same)
+    }
+}
+#[automatically_derived]
+impl ::siloring::versions::FromVersion<LineV1> for Line {
+    fn from_version(
+        other: LineV1,
+    ) -> ::core::result::Result<Self, ::siloring::versions::Unconvertible> {
+        ::siloring::versions::converted(other)
+    }
+}
+#[automatically_derived]
+impl ::siloring::versions::FromVersion<Line> for LineV1 {
+    fn from_version(
+        other: Line,
+    ) -> ::core::result::Result<Self, ::siloring::versions::Unconvertible> {
+        ::siloring::versions::converted(other)
+    }
+}
+const _: () = ::core::assert!(
+    ::siloring::versions::is_older::<LineV1, Line>(),
+    "`LineV1` is no older version of `Line`: they have one type name, and `Line` the higher version"
+);
 #[automatically_derived]
 impl ::siloring::grain::GrainType for Room {
     const TYPE: &'static str = "chat.room";
-    const VERSION: u16 = 1u16;
     const PLACEMENT: ::siloring::grain::Placement = ::siloring::grain::Placement::Hash;
     const REENTRANT: bool = false;
     const IDLE_AFTER: ::core::option::Option<::core::time::Duration> = ::core::option::Option::None;
@@ -115,6 +153,73 @@ const _: () = {
             hash
         };
     }
+    #[derive(
+        :: siloring :: rkyv :: Archive,
+        :: siloring :: rkyv :: Serialize,
+        :: siloring :: rkyv :: Deserialize,
+    )]
+    # [rkyv (crate = :: siloring :: rkyv , attr (allow (missing_debug_implementations , reason = "rkyv derives none")) ,)]
+    struct __PostArgumentsV1 {
+        line: LineV1,
+        loud: bool,
+    }
+    #[automatically_derived]
+    impl ::siloring::schema::Layout for __PostArgumentsV1 {
+        const LAYOUT: u64 = {
+            let mut hash =
+                ::core::mem::size_of::<::siloring::rkyv::Archived<__PostArgumentsV1>>() as u64;
+            hash = ::siloring::schema::mix(
+                hash,
+                ::core::mem::align_of::<::siloring::rkyv::Archived<__PostArgumentsV1>>() as u64,
+            );
+            hash = ::siloring::schema::mix(hash, ::siloring::hash::stable_u64(b"line"));
+            hash = ::siloring::schema::mix(hash, <LineV1 as ::siloring::schema::Layout>::LAYOUT);
+            hash = ::siloring::schema::mix(hash, ::siloring::hash::stable_u64(b"loud"));
+            hash = ::siloring::schema::mix(hash, <bool as ::siloring::schema::Layout>::LAYOUT);
+            hash
+        };
+    }
+    impl ::siloring::versions::FromVersion<__PostArgumentsV1> for __PostArguments {
+        fn from_version(
+            other: __PostArgumentsV1,
+        ) -> ::core::result::Result<Self, ::siloring::versions::Unconvertible> {
+            let __PostArgumentsV1 { line, .. } = other;
+            ::core::result::Result::Ok(Self {
+                line: <Line as ::siloring::versions::FromVersion<LineV1>>::from_version(line)?,
+            })
+        }
+    }
+    impl ::siloring::versions::FromVersion<__PostArguments> for __PostArgumentsV1 {
+        fn from_version(
+            other: __PostArguments,
+        ) -> ::core::result::Result<Self, ::siloring::versions::Unconvertible> {
+            let __PostArguments { line, .. } = other;
+            ::core::result::Result::Ok(Self {
+                line: <LineV1 as ::siloring::versions::FromVersion<Line>>::from_version(line)?,
+                loud: ::core::default::Default::default(),
+            })
+        }
+    }
+    const __POST_WAS: ::siloring::grain::Signatures = {
+        const ARGUMENTS: &[::siloring::versions::Older] =
+            &[::siloring::versions::Older::both::<__PostArgumentsV1, __PostArguments>(
+                ::siloring::grain::arguments_schema::<Room>(
+                    __POST_ID,
+                    1u16,
+                    <__PostArgumentsV1 as ::siloring::schema::Layout>::LAYOUT,
+                ),
+            )];
+        const REPLIES: &[::siloring::versions::Older] =
+            &[::siloring::versions::Older::both::<
+                Result<u32, RoomError>,
+                ::core::result::Result<u64, RoomError>,
+            >(::siloring::grain::reply_schema::<Room>(
+                __POST_ID,
+                1u16,
+                <Result<u32, RoomError> as ::siloring::schema::Layout>::LAYOUT,
+            ))];
+        ::siloring::grain::Signatures { arguments: ARGUMENTS, replies: REPLIES }
+    };
     const __JOIN_ID: ::siloring::MethodId = ::siloring::MethodId::of("join");
     const __JOIN_SPEC: ::siloring::grain::MethodSpec = ::siloring::grain::MethodSpec::of::<Room>(
         "join",
@@ -130,7 +235,9 @@ const _: () = {
         <__PostArguments as ::siloring::schema::Layout>::LAYOUT,
         <::core::result::Result<u64, RoomError> as ::siloring::schema::Layout>::LAYOUT,
         ::siloring::grain::Access::Shared,
-    );
+    )
+    .version(2u16)
+    .was(__POST_WAS);
     const __ON_LINE_SPEC: ::siloring::grain::MethodSpec =
         <Room>::ON_LINE.spec("on_line", ::siloring::grain::Access::Exclusive);
     impl ::siloring::grain::Grain for Room {

@@ -16,7 +16,7 @@ struct UnknownPlacement;
 struct UnknownSetting;
 
 #[derive(Grain, Default)]
-#[grain(type = "chat.room", version = 0, idle_after_s = 0)]
+#[grain(type = "chat.room", idle_after_s = 0)]
 struct Zeroes;
 
 #[derive(Grain, Default)]

@@ -33,7 +33,6 @@ pub struct Line {
 #[grain(
     type = "chat.room",
     key = u64,
-    version = 3,
     placement = "hash",
     reentrant,
     idle_after_s = 60

@@ -8,6 +8,7 @@ use siloring_core::ids::CorrelationId;
 use siloring_core::limits::{ACTIVATION_QUEUE_BYTES_MAX, ACTIVATION_QUEUE_MAX};
 use siloring_core::schema::Schema;
 use siloring_core::time::Moment;
+use siloring_core::versions::Older;
 
 use super::running::RunningTurns;
 use crate::ctx::ActivationShared;
@@ -37,6 +38,8 @@ pub(super) struct TurnReply {
     pub(super) to: ReplyTo,
     pub(super) correlation: CorrelationId,
     pub(super) schema: Schema,
+    /// The version of the reply that was asked for, if it is an older one.
+    pub(super) older: Option<&'static Older>,
 }
 
 /// A turn that has begun.

@@ -331,6 +331,11 @@ impl<L: Links> Shard<L> {
         source: &Address,
         outcome: Outcome,
     ) {
+        let outcome = if self.older_peers.is_empty() {
+            outcome
+        } else {
+            self.older_peers.outcome(conn, outcome)
+        };
         match self.try_outcome(conn, correlation, source, &outcome) {
             Ok(()) => {}
             Err(LinkRefusal::Gone | LinkRefusal::NotUp) => {

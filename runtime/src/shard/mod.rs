@@ -12,12 +12,14 @@
 //!
 //! The files: `outbound.rs` sends what this shard's code asks for, `settle.rs` ends it with one
 //! outcome; `inbound.rs` takes what reaches it, `once.rs` knows what was handled already,
-//! `turns.rs` runs activations, `hubs.rs` keeps hubs, `leave.rs` drains.
+//! `turns.rs` runs activations, `mixed.rs` speaks with other versions of the program, `hubs.rs`
+//! keeps hubs, `leave.rs` drains.
 
 mod activation;
 mod hubs;
 mod inbound;
 mod leave;
+mod mixed;
 mod once;
 mod outbound;
 mod running;
@@ -43,6 +45,7 @@ use siloring_core::limits::{
 use siloring_core::ports::store::StoreRequest;
 use siloring_core::sync::running::Running;
 use siloring_core::time::Moment;
+use siloring_core::versions::{BodyType, Versions};
 use siloring_core::view::View;
 use slab::Slab;
 
@@ -59,10 +62,12 @@ use crate::mail::{ConnId, ControlMail, Outcome, ReplyTo, Request, ShardMail};
 use crate::placement::Placement;
 
 pub use inbound::IncomingRequest;
+pub use mixed::Direction;
 
 use activation::Activation;
 use hubs::HubEntry;
 use leave::Leaving;
+use mixed::OlderPeers;
 
 /// Names an activation of one shard.
 pub(crate) type ActivationKey = u32;
@@ -120,6 +125,10 @@ pub enum Planted {
     StaleOwnersHeard,
     /// What was answered to an event is not known when it comes again.
     AnswersForgotten,
+    /// What comes in another version is read as if it were the present one.
+    VersionsUnread,
+    /// An older silo gets what a newer one would.
+    NothingHandedDown,
 }
 
 /// What a shard is configured with.
@@ -131,6 +140,8 @@ pub struct ShardConfig {
     pub shards: u16,
     /// The grain types it hosts.
     pub hosts: Vec<HostFactory>,
+    /// Messages that travel to hubs and over streams, beside what the grain types take.
+    pub messages: Vec<BodyType>,
     /// The kinds of hub addresses.
     pub hub_kinds: Vec<String>,
     /// Deadline of a request that names none.
@@ -163,6 +174,7 @@ impl ShardConfig {
             me,
             shards,
             hosts: Vec::new(),
+            messages: Vec::new(),
             hub_kinds: Self::HUB_KINDS.map(str::to_owned).to_vec(),
             deadline_default: DEADLINE_DEFAULT,
             idle_after: siloring_core::limits::ACTIVATION_IDLE_MAX,
@@ -272,6 +284,8 @@ pub struct Shard<L> {
     hosts: Vec<Box<dyn Host>>,
     host_of: HashMap<String, u32>,
     hub_kinds: HashSet<String>,
+    versions: Versions,
+    older_peers: OlderPeers,
     activations: Slab<Activation>,
     /// The activation that was looked for last: a call on its own shard looks for it twice.
     found: Cell<Option<(AddressHash, ActivationKey)>>,
@@ -350,6 +364,8 @@ impl<L: Links> Shard<L> {
             wheel: Wheel::new(now),
             expired: Vec::new(),
             host_of,
+            versions: HostFactory::versions(&config.hosts, &config.messages),
+            older_peers: OlderPeers::default(),
             hub_kinds: config.hub_kinds.iter().cloned().collect(),
             activations: Slab::new(),
             found: Cell::new(None),

@@ -13,6 +13,7 @@ use siloring_core::outcome::{DeliveryFailure, IndeterminateKind, RejectedKind};
 use siloring_core::schema::{Message, Schema};
 
 use super::activation::TurnReply;
+use super::mixed::reply_as;
 use super::{ActivationKey, Shard};
 use crate::call::RawReply;
 use crate::dedup::{Admission, copy_of};
@@ -119,7 +120,11 @@ impl<L: Links> Shard<L> {
         output: TurnOutput,
     ) {
         let shared = Rc::clone(&self.activations[key as usize].shared);
-        let schema = if output.is_ok() { reply.schema } else { Schema::NONE };
+        let (output, schema) = match reply.older {
+            None => (output, reply.schema),
+            Some(older) => (reply_as(older, output), older.schema),
+        };
+        let schema = if output.is_ok() { schema } else { Schema::NONE };
         let mut outcome = Outcome { result: output, schema, place: None };
         if let Some(envelope) = envelope.filter(|envelope| self.is_handled_once(envelope)) {
             outcome = self.end_once(key, envelope, outcome, &shared.address);

@@ -7,6 +7,7 @@ use siloring_core::ids::{CorrelationId, Endpoint, Generation, ShardIndex};
 use siloring_core::limits::{DEADLINE_MAX, OPEN_CALLS_PER_ACTIVATION_MAX};
 use siloring_core::outcome::{DeliveryFailure, RejectedKind};
 use siloring_core::time::Moment;
+use siloring_core::versions::Converted;
 use siloring_core::wire::{FLAG_ONE_WAY, FrameKind, Header};
 
 use super::inbound::not_here;
@@ -322,7 +323,11 @@ impl<L: Links> Shard<L> {
         if self.linking.get(&peer).is_some_and(|waiting| !waiting.is_empty()) {
             return self.wait_for_link(id, peer);
         }
-        match self.try_link(id, peer) {
+        let handed_down = match self.handed_down(id, peer) {
+            Ok(handed_down) => handed_down,
+            Err(failure) => return self.finish(id, Err(failure)),
+        };
+        match self.try_link(id, peer, handed_down.as_ref()) {
             Ok(()) => {}
             Err(LinkRefusal::NotUp | LinkRefusal::Gone) => self.wait_for_link(id, peer),
             Err(LinkRefusal::Overloaded) => self.refused(
@@ -364,8 +369,17 @@ impl<L: Links> Shard<L> {
             && self.ledger.select(is_sent).into_iter().any(|other| other != id)
     }
 
-    fn try_link(&mut self, id: CorrelationId, peer: Generation) -> Result<(), LinkRefusal> {
+    fn try_link(
+        &mut self,
+        id: CorrelationId,
+        peer: Generation,
+        handed_down: Option<&Converted>,
+    ) -> Result<(), LinkRefusal> {
         let Some(open) = self.ledger.get_mut(id) else { return Ok(()) };
+        let (schema, body) = match handed_down {
+            Some(Converted { schema, body }) => (*schema, body),
+            None => (open.request.arguments, &open.request.body),
+        };
         self.extensions.clear();
         let remaining = open.deadline.since(self.now);
         // Told to the peer in the handshake; a retry has less left and says so.
@@ -381,7 +395,7 @@ impl<L: Links> Shard<L> {
             attempt: open.attempts.saturating_add(1),
             method: open.request.method,
             correlation: id,
-            schema: open.request.arguments,
+            schema,
             source: open.source_hash(),
             target: open.target().hash(),
             ..Header::new(FrameKind::Request)
@@ -390,7 +404,7 @@ impl<L: Links> Shard<L> {
             header,
             source: open.request.source.as_ref(),
             target: Some(open.target()),
-            body: open.request.body.as_slice(),
+            body: body.as_slice(),
             extensions: &self.extensions,
         };
         let sent = self.links.request(peer, &frame)?;

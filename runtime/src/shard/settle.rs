@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use siloring_core::address::{Address, AddressHash};
+use siloring_core::body::Body;
 use siloring_core::event::Event;
 use siloring_core::ids::CorrelationId;
 #[cfg(feature = "planted")]
@@ -16,6 +17,7 @@ use siloring_core::limits::{
 use siloring_core::outcome::{DeliveryFailure, FailedKind, IndeterminateKind, RejectedKind};
 use siloring_core::schema::Schema;
 use siloring_core::time::Moment;
+use siloring_core::versions;
 use siloring_core::window::LogWindow;
 
 use super::outbound::lost;
@@ -24,6 +26,7 @@ use crate::call::{CallResult, RawReply, Tries, Waiter};
 use crate::directory::Place;
 use crate::envelope::Sending;
 use crate::exec::local::{Answer, FailedDelivery, Taken};
+use crate::grain::Wanted;
 use crate::ledger::{OpenDelivery, Stage};
 use crate::links::{Links, Retracted};
 use crate::mail::{ConnId, Outcome};
@@ -34,6 +37,7 @@ impl<L: Links> Shard<L> {
     pub fn link_down(&mut self, now: Moment, conn: ConnId, written: u64) {
         let _entered = self.enter(now);
         self.drop_outcomes_of(conn);
+        self.older_peers.part(conn);
         #[cfg(feature = "planted")]
         if self.config.planted == super::Planted::OpenCallsSurviveTheirSilo {
             return;
@@ -112,7 +116,7 @@ impl<L: Links> Shard<L> {
             Ok(body) => {
                 let schema = outcome.schema;
                 let result = match open.request.reply {
-                    Some(wanted) if schema != wanted => Err(other_reply(schema, wanted)),
+                    Some(wanted) if schema != wanted.schema => reply_of(body, schema, wanted),
                     Some(_) | None => Ok(RawReply { schema, body }),
                 };
                 self.finish(id, result);
@@ -420,9 +424,16 @@ fn lost_after(detail: impl Into<String>) -> DeliveryFailure {
     DeliveryFailure::indeterminate(IndeterminateKind::LostAfterHandOver, detail)
 }
 
-fn other_reply(found: Schema, wanted: Schema) -> DeliveryFailure {
-    let detail = format!("reply {found:?} is not {wanted:?}");
-    DeliveryFailure::failed(FailedKind::ReplyUndecodable, detail)
+/// A reply of another version than wanted, taken up.
+#[cold]
+fn reply_of(body: Body, found: Schema, wanted: Wanted) -> CallResult {
+    match versions::taken_up(body, found, wanted.schema, wanted.older) {
+        Ok(body) => Ok(RawReply { schema: wanted.schema, body }),
+        Err(error) => {
+            let detail = format!("reply {found:?} is not {:?}: {error}", wanted.schema);
+            Err(DeliveryFailure::failed(FailedKind::ReplyUndecodable, detail))
+        }
+    }
 }
 
 fn unsent_at_deadline(stage: Stage) -> DeliveryFailure {

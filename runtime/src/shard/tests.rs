@@ -30,7 +30,6 @@ struct Counter {
 
 impl GrainType for Counter {
     const TYPE: &'static str = "test.counter";
-    const VERSION: u16 = 1;
     const PLACEMENT: Placement = Placement::PreferLocal;
     const REENTRANT: bool = false;
     const IDLE_AFTER: Option<Duration> = None;

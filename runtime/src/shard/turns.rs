@@ -14,6 +14,7 @@ use siloring_core::outcome::{DeliveryFailure, FailedKind, RejectedKind};
 use siloring_core::schema::Schema;
 
 use super::activation::{Life, Registered, RunningTurn, TurnReply};
+use super::mixed::take_up;
 use super::{ActivationKey, Shard, Timer};
 use crate::ctx::Ctx;
 use crate::directory::Place;
@@ -214,15 +215,14 @@ impl<L: Links> Shard<L> {
         let activation = &mut self.activations[key as usize];
         let host = self.hosts[activation.host as usize].spec();
         let method = host.methods.get(&request.method).copied();
+        let mut older = None;
         if let Some(method) = method
-            && method.arguments != request.schema
+            && !self.is_present(method, &request)
         {
-            let detail = format!(
-                "{}/{} takes {:?}, not {:?}",
-                host.kind, method.name, method.arguments, request.schema
-            );
-            let failure = DeliveryFailure::rejected(RejectedKind::Incompatible, detail);
-            return self.refuse(&request, failure);
+            older = match take_up(host, method, &mut request) {
+                Ok(older) => older,
+                Err(failure) => return self.refuse(&request, failure),
+            };
         }
         if !self.is_to_begin(key, &request) {
             return;
@@ -247,6 +247,7 @@ impl<L: Links> Shard<L> {
                 to: request.reply_to,
                 correlation: request.correlation,
                 schema,
+                older,
             }),
             source: request.source,
             one_way: request.one_way,

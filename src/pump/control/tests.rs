@@ -14,7 +14,7 @@ use siloring_core::{ClusterId, MethodId, SiloName, ViewNumber};
 use siloring_runtime::control::ControlConfig;
 use siloring_runtime::directory::Word;
 use siloring_storage::MemoryStore;
-use siloring_transport::{Link, Role};
+use siloring_transport::{Link, Role, WireVersions};
 
 use super::*;
 
@@ -69,6 +69,7 @@ impl World {
                 frame_bytes_max: 1024 * 1024,
                 secrets: Vec::new(),
                 types: Vec::new(),
+                wire: WireVersions::OURS,
                 features: 0,
             };
             let mut counter = u8::try_from(index).unwrap();

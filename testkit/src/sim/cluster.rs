@@ -26,8 +26,6 @@ use std::time::Duration;
 
 use siloring_core::ports::store::{Store as _, StoreRequest, StoreResult};
 use siloring_core::{ClusterId, Moment, SiloStatus};
-use siloring_pubsub::StreamsBuilder;
-use siloring_runtime::host::HostFactory;
 use siloring_storage::MemoryStore;
 
 use super::faults::Active;
@@ -35,6 +33,7 @@ use super::ledger::Counts;
 use super::node::{Node, SiloShared};
 use super::plan::{Fault, Options, Plan, Slot, Step};
 use super::planted::Planted;
+use super::release::Release;
 use super::watches::Watches;
 use super::world::{HostId, ProcessId, Violation, World};
 
@@ -153,10 +152,9 @@ pub struct Cluster {
     options: Options,
     plan: Plan,
     steps: VecDeque<Step>,
-    hosts: Vec<HostFactory>,
-    programs: Vec<MakeProgram>,
-    early_programs: Vec<MakeProgram>,
-    streams: StreamsBuilder,
+    releases: Vec<Release>,
+    /// The one that silos are started with.
+    release: usize,
     planted: Planted,
     slots: Vec<SlotState>,
     silos: BTreeMap<ProcessId, Rc<SiloShared>>,
@@ -337,6 +335,7 @@ impl Cluster {
             Fault::Start(slot) => self.start_slot(slot),
             Fault::Drain(slot) => self.drain_slot(slot),
             Fault::Roll => self.begin_roll(),
+            Fault::Version(number) => self.set_version(number),
             Fault::Jump(slot, by) => {
                 if let Some(process) = self.process(slot) {
                     self.world.jump(process, by);

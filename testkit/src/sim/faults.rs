@@ -72,6 +72,7 @@ impl Active {
             | Fault::Start(_)
             | Fault::Drain(_)
             | Fault::Roll
+            | Fault::Version(..)
             | Fault::Jump(..)
             | Fault::StoreLag(_)
             | Fault::Reset(..) => return None,

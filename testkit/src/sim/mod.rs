@@ -60,6 +60,7 @@ pub mod plan;
 mod planted;
 mod queue;
 pub mod random;
+mod release;
 #[cfg(test)]
 mod runs;
 mod scene;
@@ -81,6 +82,7 @@ pub use node::{Node, SiloShared};
 pub use plan::{Fault, Hosts, Options, Plan, Slot, Step};
 #[cfg(feature = "planted")]
 pub use planted::{defects, stream_defect};
+pub use release::Release;
 pub use scene::{violate, world_now};
 pub use sizes::Sizes;
 pub use trace::TraceSink;

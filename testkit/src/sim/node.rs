@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -207,6 +207,7 @@ pub struct SiloShared {
     view: RefCell<Arc<View>>,
     join_error: RefCell<Option<String>>,
     sizes: RefCell<Vec<Sizes>>,
+    wire_versions: RefCell<BTreeSet<u8>>,
     /// What was done to its directory, in order.
     #[cfg(feature = "planted")]
     pub(super) faults: RefCell<Vec<siloring_runtime::directory::PlantedFault>>,
@@ -222,6 +223,7 @@ impl SiloShared {
             view: RefCell::new(Arc::default()),
             join_error: RefCell::new(None),
             sizes: RefCell::new(Vec::new()),
+            wire_versions: RefCell::default(),
             #[cfg(feature = "planted")]
             faults: RefCell::default(),
         })
@@ -268,6 +270,10 @@ impl SiloShared {
         all[shard] = sizes;
     }
 
+    pub(super) fn agreed(&self, wire_version: u8) {
+        self.wire_versions.borrow_mut().insert(wire_version);
+    }
+
     /// The silo as its program sees it.
     pub fn node(&self) -> Node {
         self.node.clone()
@@ -302,6 +308,11 @@ impl SiloShared {
     /// Why it could not join, if it could not.
     pub fn join_error(&self) -> Option<String> {
         self.join_error.borrow().clone()
+    }
+
+    /// The wire versions of the data links that it has had.
+    pub fn wire_versions(&self) -> BTreeSet<u8> {
+        self.wire_versions.borrow().clone()
     }
 
     /// Sizes of its shards' tables, as of each shard's last run.

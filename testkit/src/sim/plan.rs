@@ -107,6 +107,8 @@ pub enum Fault {
     Drain(Slot),
     /// Every silo is replaced, one by one, newcomer first.
     Roll,
+    /// Silos are started with this release of the program from now on, from 1.
+    Version(u16),
     /// SIGSTOP, then SIGCONT.
     Pause(Slot, Duration),
     /// Each run of a thread takes so much longer, for so long.
@@ -291,6 +293,7 @@ impl fmt::Display for Fault {
             Self::Start(slot) => write!(out, "start {slot}"),
             Self::Drain(slot) => write!(out, "drain {slot}"),
             Self::Roll => write!(out, "roll"),
+            Self::Version(number) => write!(out, "version {number}"),
             Self::Pause(slot, span) => write!(out, "pause {slot} for {}", Span(span)),
             Self::Slow(slot, by, span) => {
                 write!(out, "slow {slot} {} for {}", Span(by), Span(span))
@@ -393,6 +396,7 @@ fn parse_step(at: &str, words: &[&str]) -> Result<Step, &'static str> {
         ["start", slot] => Fault::Start(parse_slot(slot)?),
         ["drain", slot] => Fault::Drain(parse_slot(slot)?),
         ["roll"] => Fault::Roll,
+        ["version", number] => Fault::Version(parse_count(number)?),
         ["jump", slot, by] => Fault::Jump(parse_slot(slot)?, parse_span(by)?),
         ["reset", one, other] => Fault::Reset(parse_slot(one)?, parse_slot(other)?),
         [ref front @ .., "for", span] => parse_lasting(front, parse_span(span)?)?,

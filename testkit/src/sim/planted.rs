@@ -61,6 +61,8 @@ const DEFECTS: &[(&str, Defect)] = &[
     ("ended-hub-is-final", Defect::Shard(shard::Planted::EndedHubIsFinal)),
     ("stale-owners-heard", Defect::Shard(shard::Planted::StaleOwnersHeard)),
     ("answers-forgotten", Defect::Shard(shard::Planted::AnswersForgotten)),
+    ("versions-unread", Defect::Shard(shard::Planted::VersionsUnread)),
+    ("nothing-handed-down", Defect::Shard(shard::Planted::NothingHandedDown)),
     ("open-before-all-answers", Defect::Directory(directory::Defect::OpenBeforeAllAnswers)),
     ("cache-kept-on-refusal", Defect::Directory(directory::Defect::CacheKeptOnRefusal)),
     ("claim-gives-up", Defect::Directory(directory::Defect::ClaimGivesUp)),

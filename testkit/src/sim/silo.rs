@@ -19,7 +19,7 @@ use siloring::pump::{
 use siloring_core::event::Event;
 use siloring_core::limits::{DEADLINE_DEFAULT, FRAME_BYTES_MAX, READ_CHUNK_BYTES};
 use siloring_core::{ClusterId, Endpoint, Incarnation, Moment, ShardIndex, SiloName};
-use siloring_pubsub::{Streams, StreamsBuilder};
+use siloring_pubsub::Streams;
 use siloring_runtime::control::{Control, ControlConfig, StoreTicket};
 use siloring_runtime::exec::local::Unpark;
 use siloring_runtime::handle::{Handle, Post};
@@ -30,11 +30,11 @@ use siloring_transport::net::UnixName;
 use siloring_transport::{Established, LocalFacts, Secret};
 
 use super::app::App;
-use super::cluster::MakeProgram;
 use super::network::{DialFailure, EndId, Ending};
 use super::node::{Mailboxes, Node, NodeSetup, SiloShared, Spawned};
 use super::plan::Hosts;
 use super::planted::Planted;
+use super::release::Release;
 use super::scene;
 use super::sizes::Sizes;
 use super::world::{Context, Input, Part, Program};
@@ -50,10 +50,7 @@ pub(super) struct SiloSetup {
     pub(super) address: String,
     pub(super) shards: u16,
     pub(super) place: Hosts,
-    pub(super) hosts: Vec<HostFactory>,
-    pub(super) programs: Vec<MakeProgram>,
-    pub(super) early_programs: Vec<MakeProgram>,
-    pub(super) streams: StreamsBuilder,
+    pub(super) release: Release,
     pub(super) planted: Planted,
 }
 
@@ -102,7 +99,7 @@ impl Silo {
         let app = App::new();
         let node = Node {
             handle: handle.clone(),
-            streams: setup.streams.clone().build(setup.shards),
+            streams: setup.release.streams.clone().build(setup.shards),
             clock: app.clock(),
             setup: setup.node.clone(),
             spawned: Rc::new(Spawned::default()),
@@ -198,6 +195,7 @@ impl Silo {
         };
         let mut config = ControlConfig::new(name, address, host, self.setup.shards, Vec::new());
         config.stall_abort_after = None;
+        let release = &self.setup.release;
         let facts = LocalFacts {
             cluster: self.setup.cluster.clone(),
             incarnation: None,
@@ -206,7 +204,8 @@ impl Silo {
             deadline_default: DEADLINE_DEFAULT,
             frame_bytes_max: u32::try_from(FRAME_BYTES_MAX).expect("a frame's length is a u32"),
             secrets: vec![Secret::new("simulated-secret").expect("long enough")],
-            types: self.setup.hosts.iter().flat_map(|host| host.schemas().to_vec()).collect(),
+            types: HostFactory::versions(&release.hosts, &release.messages).told(),
+            wire: release.wire,
             features: 0,
         };
         let seeded = fastrand::Rng::with_seed(context.entropy());
@@ -263,7 +262,7 @@ impl Silo {
 
     fn begin(&self, now: Moment, context: &mut Context<'_>) -> ControlNode {
         let mut control = self.make_control(context);
-        for make in &self.setup.early_programs {
+        for make in &self.setup.release.early_programs {
             self.shared.spawn(make(self.shared.node()));
         }
         control.start(now);
@@ -417,6 +416,7 @@ impl Silo {
     ) {
         let Some(end) = self.ends.get(&conn).copied() else { return };
         self.unbind(end);
+        self.shared.agreed(established.version);
         let part = Part(shard.0 + 1);
         self.seats[usize::from(shard.0)].handed.push_back((end, established));
         context.hand_over(end, part);
@@ -463,7 +463,8 @@ impl Silo {
         for index in 0..self.setup.shards {
             let me = Endpoint { silo, shard: ShardIndex(index) };
             let mut config = ShardConfig::new(me, self.setup.shards, context.entropy());
-            config.hosts.clone_from(&self.setup.hosts);
+            config.hosts.clone_from(&self.setup.release.hosts);
+            config.messages.clone_from(&self.setup.release.messages);
             config.shared.push(self.shared.streams());
             self.setup.planted.shard(&mut config);
             let unpark: Arc<dyn Unpark> = self.mailboxes.shards[usize::from(index)].clone();
@@ -476,7 +477,7 @@ impl Silo {
     fn start_programs(&self, context: &mut Context<'_>) {
         Streams::start(&self.handle).expect("a silo that has just started takes mail");
         context.note(|| format!("{} is Active", self.setup.name));
-        for make in &self.setup.programs {
+        for make in &self.setup.release.programs {
             self.shared.spawn(make(self.shared.node()));
         }
     }

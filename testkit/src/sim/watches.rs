@@ -51,6 +51,7 @@ const fn span(fault: Fault) -> Duration {
         | Fault::Start(_)
         | Fault::Drain(_)
         | Fault::Roll
+        | Fault::Version(..)
         | Fault::Jump(..)
         | Fault::Reset(..) => Duration::ZERO,
         Fault::Pause(_, span)
@@ -78,6 +79,7 @@ pub(super) fn ended_slot(fault: Fault) -> Option<Slot> {
         Fault::Start(_)
         | Fault::Drain(_)
         | Fault::Roll
+        | Fault::Version(..)
         | Fault::Jump(..)
         | Fault::Reset(..)
         | Fault::Slow(..)
@@ -105,6 +107,7 @@ const fn is_harmless(fault: Fault) -> bool {
             | Fault::Start(_)
             | Fault::Drain(_)
             | Fault::Roll
+            | Fault::Version(..)
             | Fault::Delay(..)
             | Fault::Reset(..)
     )

@@ -8,7 +8,7 @@ use siloring_core::{
     ClusterId, Generation, Incarnation, ShardIndex, SiloName, SiloRow, View, ViewNumber,
 };
 use siloring_transport::{
-    Established, Handshake, Link, LocalFacts, Purpose, Refusal, Role, Secret, Step,
+    Established, Handshake, Link, LocalFacts, Purpose, Refusal, Role, Secret, Step, WireVersions,
 };
 
 /// The generations of the two silos of most tests.
@@ -30,6 +30,7 @@ pub(crate) fn facts(generation: u64) -> LocalFacts {
         frame_bytes_max: u32::try_from(FRAME_BYTES_MAX).unwrap(),
         secrets: Vec::new(),
         types: Vec::new(),
+        wire: WireVersions::OURS,
         features: 0,
     }
 }

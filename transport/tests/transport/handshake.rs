@@ -9,11 +9,13 @@ use siloring_core::limits::{
     HANDSHAKE_FRAME_BYTES_MAX, HEADER_BYTES, HOST_BYTES_MAX, HOSTED_TYPES_MAX, NAME_BYTES_MAX,
 };
 use siloring_core::schema::Schema;
+use siloring_core::versions::HostedType;
 use siloring_core::view::SiloStatus;
 use siloring_core::wire::{FrameKind, Header};
 use siloring_core::{ClusterId, Generation, ShardIndex, SiloName, View, ViewNumber};
 use siloring_transport::{
     FactsError, Handshake, Link, LinkError, LocalFacts, Purpose, RefusalKind, RefusedBy, Step,
+    WireVersions,
 };
 
 use crate::fixture::{
@@ -41,13 +43,13 @@ fn assert_refused(
 
 #[test]
 fn both_sides_learn_each_others_facts() {
-    let schema = Schema::of("chat.line", 1, 7);
+    let hosted = hosted("chat.line", 1, 7);
     let mut ours = with_secrets(DIALER, &[1]);
     ours.shards = 2;
     ours.host = "host-a".into();
     ours.deadline_default = Duration::from_millis(1500);
     ours.frame_bytes_max = 1 << 20;
-    ours.types = vec![schema];
+    ours.types = vec![hosted.clone()];
     ours.features = 0b0110;
     let theirs = LocalFacts { features: 0b0011, ..with_secrets(ACCEPTOR, &[1]) };
     let (mut dialer, mut acceptor) = (dial(ours), accept(theirs));
@@ -59,7 +61,7 @@ fn both_sides_learn_each_others_facts() {
     assert_eq!(at_acceptor.peer_deadline_default, Duration::from_millis(1500));
     assert_eq!(at_acceptor.peer_frame_bytes_max, 1 << 20);
     assert_eq!(at_dialer.frame_bytes_max, 1 << 20);
-    assert_eq!(at_acceptor.peer_types, [schema]);
+    assert_eq!(at_acceptor.peer_types, [hosted.schema]);
     assert_eq!((at_dialer.features, at_acceptor.features), (0b0010, 0b0010));
     assert_eq!((at_dialer.version, at_acceptor.version), (1, 1));
     assert_eq!((at_dialer.purpose, at_acceptor.purpose), (data_purpose(), data_purpose()));
@@ -306,10 +308,14 @@ fn a_claim_that_the_membership_row_contradicts_is_refused() {
     assert_refused(dial(facts(ACCEPTOR)), accept(facts(ACCEPTOR)), &both_active(), kind, true);
 }
 
+fn hosted(name: &str, version: u16, layout: u64) -> HostedType {
+    HostedType { schema: Schema::of(name, version, layout), layout, name: name.to_owned() }
+}
+
 #[test]
 fn a_layout_changed_without_a_version_is_refused() {
     let hosting = |generation: u64, version: u16, layout: u64| LocalFacts {
-        types: vec![Schema::of("a", 1, 1), Schema::of("chat.line", version, layout)],
+        types: vec![hosted("a", 1, 1), hosted("chat.line", version, layout)],
         ..facts(generation)
     };
     let ours = accept(hosting(ACCEPTOR, 1, 5));
@@ -318,6 +324,55 @@ fn a_layout_changed_without_a_version_is_refused() {
     let (mut dialer, mut acceptor) = (dial(hosting(DIALER, 2, 6)), accept(hosting(ACCEPTOR, 1, 5)));
     let ends = exchange(&mut dialer, &mut acceptor, &both_active());
     assert!(ends.dialer.is_up() && ends.acceptor.is_up(), "two versions live side by side");
+}
+
+/// Two layouts whose 16 bits in a header are equal are told apart all the same, and the refusal
+/// names the type as people know it.
+#[test]
+fn layouts_are_compared_whole() {
+    let hosting = |generation: u64, layout: u64| LocalFacts {
+        types: vec![hosted("chat.line", 1, layout)],
+        ..facts(generation)
+    };
+    let (one, other) = (0x1111, 0x2222_0000_2222_1111);
+    let fold = |layout| Schema::of("chat.line", 1, layout);
+    assert_eq!(fold(one), fold(other), "a header cannot tell them apart");
+    let (mut dialer, mut acceptor) = (dial(hosting(DIALER, one)), accept(hosting(ACCEPTOR, other)));
+    let ends = exchange(&mut dialer, &mut acceptor, &both_active());
+    let refusal = ends.acceptor.refused();
+    assert_eq!(refusal.kind, RefusalKind::LayoutChanged);
+    assert!(refusal.detail.starts_with("chat.line (type "), "{refusal}");
+    assert!(refusal.detail.ends_with("give the changed one a new version"), "{refusal}");
+}
+
+#[test]
+fn one_id_with_two_layouts_is_no_set_of_types() {
+    let types = vec![hosted("chat.line", 1, 5), hosted("chat.line", 2, 6)];
+    let sound = LocalFacts { types, ..facts(DIALER) };
+    assert_eq!(sound.check(), Ok(()));
+    let clash = HostedType { name: "chat.post".to_owned(), ..hosted("chat.line", 2, 7) };
+    let mut clashing = sound;
+    clashing.types.push(clash);
+    let error = clashing.check().unwrap_err();
+    assert!(matches!(error, FactsError::TypesClash { version: 2, .. }), "{error}");
+    assert!(error.to_string().contains("\"chat.line\" and \"chat.post\""), "{error}");
+}
+
+/// The wire version of a link is the highest that both speak, while a roll brings a new one.
+#[test]
+fn two_ranges_of_wire_versions_agree_on_the_highest_common_one() {
+    let speaking = |generation, lowest, highest| LocalFacts {
+        wire: WireVersions { lowest, highest },
+        ..facts(generation)
+    };
+    for ((lowest, highest), agreed) in [((1, 1), 1), ((1, 2), 2), ((2, 3), 2)] {
+        let (mut dialer, mut acceptor) =
+            (dial(speaking(DIALER, lowest, highest)), accept(speaking(ACCEPTOR, 1, 2)));
+        let ends = exchange(&mut dialer, &mut acceptor, &both_active());
+        assert_eq!((ends.dialer.up().version, ends.acceptor.up().version), (agreed, agreed));
+    }
+    let (old, new) = (dial(speaking(DIALER, 1, 1)), accept(speaking(ACCEPTOR, 2, 3)));
+    assert_refused(old, new, &both_active(), RefusalKind::VersionUnsupported, true);
 }
 
 #[test]
@@ -349,7 +404,9 @@ fn one_without_an_incarnation_inquires_and_is_inquired_only() {
 
 #[test]
 fn the_largest_honest_facts_fit_their_frame() {
-    let types: Vec<Schema> = (0..HOSTED_TYPES_MAX as u64).map(Schema::from_bits).collect();
+    let bits = (0..HOSTED_TYPES_MAX as u64).map(Schema::from_bits);
+    let types: Vec<_> =
+        bits.map(|schema| HostedType { schema, layout: 1, name: "a type".to_owned() }).collect();
     let largest = |generation: u64| {
         let mut facts = with_secrets(generation, &[1]);
         facts.cluster = ClusterId::new("c".repeat(NAME_BYTES_MAX)).unwrap();
@@ -359,9 +416,10 @@ fn the_largest_honest_facts_fit_their_frame() {
     };
     let (mut dialer, mut acceptor) = (dial(largest(DIALER)), accept(largest(ACCEPTOR)));
     let ends = exchange(&mut dialer, &mut acceptor, &both_active());
-    assert_eq!(ends.dialer.up().peer_types, types);
+    let schemas: Vec<_> = types.iter().map(|hosted| hosted.schema).collect();
+    assert_eq!(ends.dialer.up().peer_types, schemas);
     let mut too_many = largest(DIALER);
-    too_many.types.push(Schema::NONE);
+    too_many.types.push(hosted("one more", 1, 1));
     assert_eq!(too_many.check(), Err(FactsError::Types { found: HOSTED_TYPES_MAX + 1 }));
     let unnamed = LocalFacts { host: "h".repeat(HOST_BYTES_MAX + 1), ..facts(DIALER) };
     assert!(matches!(unnamed.check(), Err(FactsError::Host { .. })));

@@ -2,7 +2,7 @@
 //!
 //! The real one says the same and more; the examples are compiled with it.
 
-pub use siloring_core::{MethodId, hash, rkyv, schema};
+pub use siloring_core::{MethodId, hash, rkyv, schema, versions};
 pub use siloring_macros::{Grain, grain_methods, message};
 pub use siloring_runtime::reference::GrainRef;
 pub use siloring_runtime::{call, grain, turn};

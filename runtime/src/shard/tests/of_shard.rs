@@ -15,7 +15,6 @@ pub(super) struct Part {
 
 impl GrainType for Part {
     const TYPE: &'static str = "test.part";
-    const VERSION: u16 = 1;
     const PLACEMENT: Placement = Placement::Shard;
     const REENTRANT: bool = false;
     const IDLE_AFTER: Option<Duration> = None;

@@ -2,29 +2,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::rc::Rc;
 
+use siloring_core::schema::Message;
 use siloring_core::{ClusterId, Moment};
-use siloring_pubsub::{Streams, StreamsBuilder};
+use siloring_pubsub::StreamsBuilder;
 use siloring_runtime::grain::Grain;
-use siloring_runtime::host::HostFactory;
 use siloring_storage::MemoryStore;
 
 use super::super::node::Node;
 use super::super::plan::{Options, Plan};
 use super::super::planted::Planted;
+use super::super::release::Release;
 use super::super::trace::TraceSink;
 use super::super::watches::Watches;
 use super::super::world::{World, WorldSettings};
-use super::{Cluster, MakeProgram, SlotState, Tally};
+use super::{Cluster, SlotState, Tally};
 
 /// Builds a [`Cluster`].
 pub struct ClusterBuilder {
     plan: Plan,
-    hosts: Vec<HostFactory>,
-    programs: Vec<MakeProgram>,
-    early_programs: Vec<MakeProgram>,
-    streams: StreamsBuilder,
+    first: Release,
+    later: Vec<Release>,
     sink: Option<TraceSink>,
     world: WorldSettings,
 }
@@ -39,14 +37,29 @@ impl ClusterBuilder {
     /// Every silo hosts this grain type.
     #[must_use]
     pub fn host<G: Grain>(mut self) -> Self {
-        self.hosts.push(HostFactory::of::<G>());
+        self.first = self.first.host::<G>();
+        self
+    }
+
+    /// Names a message that travels to hubs or over streams.
+    #[must_use]
+    pub fn message<M: Message>(mut self) -> Self {
+        self.first = self.first.message::<M>();
+        self
+    }
+
+    /// Another release of the program: the second, then the third. Silos are started with it after
+    /// [`Fault::Version`](super::Fault::Version). What the first one hosts and does it does not.
+    #[must_use]
+    pub fn later(mut self, make: impl FnOnce(Release) -> Release) -> Self {
+        self.later.push(make(Release::new()));
         self
     }
 
     /// Changes the settings of every silo's streams.
     #[must_use]
     pub fn streams(mut self, change: impl FnOnce(&mut StreamsBuilder)) -> Self {
-        change(&mut self.streams);
+        self.first = self.first.streams(change);
         self
     }
 
@@ -56,7 +69,7 @@ impl ClusterBuilder {
     where
         F: Future<Output = ()> + 'static,
     {
-        self.programs.push(Rc::new(move |node| Box::pin(make(node))));
+        self.first = self.first.program(make);
         self
     }
 
@@ -66,7 +79,7 @@ impl ClusterBuilder {
     where
         F: Future<Output = ()> + 'static,
     {
-        self.early_programs.push(Rc::new(move |node| Box::pin(make(node))));
+        self.first = self.first.early_program(make);
         self
     }
 
@@ -128,8 +141,11 @@ impl ClusterBuilder {
             .collect();
         let steps = self.plan.steps.iter().copied().collect();
         let planted = Planted::named(self.plan.options.defect.as_deref());
-        let mut streams = self.streams;
-        planted.streams(&mut streams);
+        let mut releases = self.later;
+        releases.insert(0, self.first);
+        for release in &mut releases {
+            planted.streams(&mut release.streams);
+        }
         Cluster {
             id,
             world,
@@ -137,10 +153,8 @@ impl ClusterBuilder {
             replica: None,
             options: self.plan.options.clone(),
             steps,
-            hosts: self.hosts,
-            programs: self.programs,
-            early_programs: self.early_programs,
-            streams,
+            releases,
+            release: 0,
             planted,
             slots,
             silos: BTreeMap::new(),
@@ -163,18 +177,9 @@ impl Cluster {
         ClusterBuilder {
             world: WorldSettings::new(plan.options.seed),
             plan,
-            hosts: Streams::hosts().to_vec(),
-            programs: Vec::new(),
-            early_programs: Vec::new(),
-            streams: small_streams(),
+            first: Release::new(),
+            later: Vec::new(),
             sink: None,
         }
     }
-}
-
-/// Streams as a run needs them: a silo is started hundreds of times.
-fn small_streams() -> StreamsBuilder {
-    let mut streams = StreamsBuilder::default();
-    streams.check_entries(256);
-    streams
 }

@@ -63,10 +63,7 @@ impl Cluster {
             address: self.world.address(state.host).to_owned(),
             shards: self.options.shards,
             place: self.options.hosts,
-            hosts: self.hosts.clone(),
-            programs: self.programs.clone(),
-            early_programs: self.early_programs.clone(),
-            streams: self.streams.clone(),
+            release: self.releases[self.release].clone(),
             planted: self.planted,
         };
         let (silo, shared) = Silo::new(setup);
@@ -74,6 +71,12 @@ impl Cluster {
         shared.started_as(process);
         self.silos.insert(process, shared);
         self.slots[index(slot)].current = Some(process);
+    }
+
+    /// Silos are started with another release of the program from now on; with the last one if
+    /// there are fewer.
+    pub(super) fn set_version(&mut self, number: u16) {
+        self.release = usize::from(number).min(self.releases.len()).saturating_sub(1);
     }
 
     pub(super) fn end_slot(&mut self, slot: Slot, end: fn(&mut World, ProcessId)) {
