@@ -1,8 +1,8 @@
 //! What was answered when: whether all of it can have happened in one order.
 //!
 //! Each answer of a key carries its *place* in the one order that the key's operations must have
-//! had: for a grain or a hub the number of its activation or claim and a count within; for a durable
-//! set the length of its list. Linearizability then says: places are unique, and an operation that
+//! had: for a grain the number of its activation and a count within; for a durable set the length
+//! of its list. Linearizability then says: places are unique, and an operation that
 //! began after another had been answered has a higher place. Both are checked as answers come, at
 //! constant cost, without search: for operations that tell their place this is the whole of it
 //! (Herlihy and Wing, *Linearizability: a correctness condition for concurrent objects*, 1990).
@@ -57,7 +57,7 @@ impl Histories {
     }
 
     /// Says what contradicts the answer.
-    fn answered(&mut self, begun: Begun, place: Place) -> Option<String> {
+    fn answered(&mut self, begun: &Begun, place: Place) -> Option<String> {
         let history = self.keys.entry(begun.key.clone()).or_default();
         history.highest = history.highest.max(Some(place));
         let is_first = history.taken.insert(place);
@@ -70,7 +70,7 @@ impl Histories {
         (!is_first).then(|| format!("{}: {place:?} twice", begun.key))
     }
 
-    fn read(&mut self, begun: Begun, place: Place) -> Option<String> {
+    fn read(&mut self, begun: &Begun, place: Place) -> Option<String> {
         let history = self.keys.entry(begun.key.clone()).or_default();
         history.highest = history.highest.max(Some(place));
         let is_stale = begun.after > Some(place);
@@ -85,7 +85,7 @@ pub(super) fn begin(key: &Address) -> Begun {
 }
 
 /// It is answered.
-pub(super) fn answered(begun: Begun, place: Place) {
+pub(super) fn answered(begun: &Begun, place: Place) {
     scene::with(|scene| {
         if is_beyond_the_view(scene) {
             return;
@@ -99,7 +99,7 @@ pub(super) fn answered(begun: Begun, place: Place) {
 
 /// It is answered with what it read, as of a place: no earlier than what was answered before it
 /// began. Any number of reads have one place.
-pub(super) fn read(begun: Begun, place: Place) {
+pub(super) fn read(begun: &Begun, place: Place) {
     scene::with(|scene| {
         if is_beyond_the_view(scene) {
             return;
@@ -111,8 +111,8 @@ pub(super) fn read(begun: Begun, place: Place) {
     });
 }
 
-/// Whether whoever hears the answer is on a silo that is gone and does not know it: what it hears of
-/// its own activations nobody else accepts.
+/// Whether whoever hears the answer is on a silo that is gone and does not know it: what it hears
+/// of its own activations nobody else accepts.
 fn is_beyond_the_view(scene: &Scene) -> bool {
     scene.process.get().is_some_and(|process| scene.checks.borrow().is_gone(process))
 }
@@ -167,21 +167,23 @@ mod tests {
     fn operations_at_once_may_be_in_any_order_and_others_in_one() {
         let mut histories = Histories::default();
         let (first, second) = (histories.begin(&key()), histories.begin(&key()));
-        assert_eq!(histories.answered(second, place(1, 2)), None);
-        assert_eq!(histories.answered(first, place(1, 1)), None, "both were under way");
+        assert_eq!(histories.answered(&second, place(1, 2)), None);
+        assert_eq!(histories.answered(&first, place(1, 1)), None, "both were under way");
         let later = histories.begin(&key());
-        assert!(histories.answered(later, place(1, 1)).is_some(), "it began after two answers");
+        assert!(histories.answered(&later, place(1, 1)).is_some(), "it began after two answers");
         let newer = histories.begin(&key());
-        assert_eq!(histories.answered(newer, place(2, 1)), None, "of a later activation");
+        assert_eq!(histories.answered(&newer, place(2, 1)), None, "of a later activation");
         let stale = histories.begin(&key());
-        assert!(histories.answered(stale, place(1, 9)).is_some(), "of one that was replaced");
+        assert!(histories.answered(&stale, place(1, 9)).is_some(), "of one that was replaced");
     }
 
     #[test]
     fn no_two_operations_have_one_place() {
         let mut histories = Histories::default();
         let (first, second) = (histories.begin(&key()), histories.begin(&key()));
-        assert_eq!(histories.answered(first, place(1, 1)), None);
-        assert!(histories.answered(second, place(1, 1)).is_some_and(|text| text.contains("twice")));
+        assert_eq!(histories.answered(&first, place(1, 1)), None);
+        assert!(
+            histories.answered(&second, place(1, 1)).is_some_and(|text| text.contains("twice"))
+        );
     }
 }

@@ -266,6 +266,7 @@ impl Fault {
             | Self::Delay(one, other, _, _)
             | Self::Lose(one, other, _, _) => [Some(one), Some(other)],
             Self::Roll
+            | Self::Version(_)
             | Self::StoreDown(_)
             | Self::StoreHang(_)
             | Self::StoreDelay(_, _)

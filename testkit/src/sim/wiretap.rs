@@ -7,8 +7,8 @@
 //! - *I3*: an answer names a request that came on this connection and has no answer yet.
 //! - *I15*: so a failure is never answered by a failure: it opened nothing.
 //!
-//! Deliberately absent: bodies. A sender whose first bytes are no frame (programs of the world's own
-//! tests) is not listened to.
+//! Deliberately absent: bodies. A sender whose first bytes are no frame (programs of the world's
+//! own tests) is not listened to.
 
 use std::collections::BTreeSet;
 
@@ -20,9 +20,9 @@ use siloring_core::wire::{FrameKind, Header};
 enum Said {
     #[default]
     Nothing,
-    /// Its Hello, or its HelloAck.
+    /// Its `Hello`, or its `HelloAck`.
     Opened,
-    /// The dialer's HelloDone.
+    /// The dialer's `HelloDone`.
     Proved,
     /// That it will have nothing to do with the other.
     Refused,
@@ -95,7 +95,7 @@ impl Spoken {
 pub(super) struct Wiretap {
     dialer: Spoken,
     acceptor: Spoken,
-    /// The dialer's HelloDone was said.
+    /// The dialer's `HelloDone` was said.
     is_proved: bool,
 }
 

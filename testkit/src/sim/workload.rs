@@ -96,7 +96,7 @@ async fn counted(
     let begun = history::begin(target);
     let result = judged(source, target, budget, make).await;
     if let Ok(counted) = &result {
-        history::answered(begun, counted.place());
+        history::answered(&begun, counted.place());
     }
     result
 }
@@ -725,7 +725,7 @@ async fn list(handle: Handle, memory: Rc<Memory>, source: Source, key: u64) {
     if store_went_back() {
         return;
     }
-    history::read(begun, place_in_set(found.len() as u64));
+    history::read(&begun, place_in_set(found.len() as u64));
     let mut lists = memory.lists.borrow_mut();
     let longest = lists.entry(key).or_default();
     let common = longest.len().min(found.len());
@@ -749,7 +749,7 @@ async fn add(handle: Handle, memory: Rc<Memory>, source: Source, key: u64) {
     })
     .await;
     if let (Ok(count), false) = (&result, store_went_back()) {
-        history::answered(begun, place_in_set(*count));
+        history::answered(&begun, place_in_set(*count));
     }
     let presence = match result {
         Ok(_) => Presence::Must { sent, heard: world_now().unwrap_or_default() },
