@@ -13,6 +13,9 @@ pub use config::ConfigError;
 #[doc(hidden)]
 pub use driver::clock::jump as jump_clock;
 pub use pump::LinkMode;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub use silo::check_config;
 pub use silo::{DrainError, EVENT_NAMES, Idle, LocalSilo, Metrics, Silo, SiloBuilder, StartError};
 
 pub use siloring_core::{address, body, hash, outcome, rkyv, schema, versions};

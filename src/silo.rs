@@ -51,6 +51,8 @@ pub use crate::driver::idle::Idle;
 pub use self::error::{DrainError, StartError};
 pub use self::metrics::Metrics;
 use self::plan::Plan;
+#[cfg(feature = "fuzz")]
+pub use self::plan::check_config;
 
 /// Builds a [`Silo`]. Every setting has a default that is safe; see each method.
 #[must_use = "a builder does nothing until it is started"]

@@ -4,6 +4,9 @@ mod agent;
 pub mod check;
 mod few;
 mod flights;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 mod id;
 mod members;
 mod message;

@@ -170,6 +170,15 @@ impl Plan {
     }
 }
 
+/// Reads a configuration and checks it as a silo that starts does, and starts nothing: what fuzz
+/// targets give a text to.
+#[cfg(feature = "fuzz")]
+pub fn check_config(text: &str) -> Result<(), StartError> {
+    let mut settings = Settings::default();
+    settings.read_text(text)?;
+    Plan::of(&settings, &[], &[]).map(drop)
+}
+
 /// Clusters on `memory:` that run in this process. Guarded: taken and given back by
 /// [`MemoryClaim`].
 static TAKEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());

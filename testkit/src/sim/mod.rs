@@ -79,7 +79,7 @@ pub mod world;
 pub use app::AppClock;
 pub use cluster::{Cluster, ClusterBuilder, Failure, Report, Tally};
 pub use node::{Node, SiloShared};
-pub use plan::{Fault, Hosts, Options, Plan, Slot, Step};
+pub use plan::{Fault, Hosts, Options, Plan, PlanError, Slot, Step};
 #[cfg(feature = "planted")]
 pub use planted::{defects, stream_defect};
 pub use release::Release;
