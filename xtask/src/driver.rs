@@ -53,6 +53,13 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<Run> {
     Ok(Run { status, output, time: began.elapsed() })
 }
 
+/// Runs `what` and says how long it took.
+pub(crate) fn timed<T>(what: impl FnOnce() -> T) -> (T, Duration) {
+    let began = Instant::now();
+    let done = what();
+    (done, began.elapsed())
+}
+
 /// Whether `name` can be run at all.
 pub(crate) fn has_program(name: &str) -> bool {
     let folders = std::env::var_os("PATH").unwrap_or_default();

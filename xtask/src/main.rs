@@ -1,5 +1,5 @@
-//! Tasks of the project: `cargo xtask test`, `cargo xtask prove`, `cargo xtask tidy`,
-//! `cargo xtask bench`.
+//! Tasks of the project: `cargo xtask test`, `cargo xtask prove`, `cargo xtask fuzz`,
+//! `cargo xtask tidy`, `cargo xtask bench`.
 //!
 //! Small on purpose, because every task waits for it to be built: it knows no crate of the
 //! workspace, runs cargo as a person would, and reads the repository as text.
@@ -7,6 +7,7 @@
 
 mod bench;
 mod driver;
+mod fuzz;
 mod prove;
 mod setup;
 mod step;
@@ -38,6 +39,8 @@ enum Task {
     Test,
     /// Runs every test in its longer form and prints the table of what was proved: up to two hours.
     Prove(prove::Options),
+    /// Builds the fuzzers and runs each for a while, from the kept inputs on.
+    Fuzz(fuzz::Options),
     /// Checks the rules that are about the repository as text.
     Tidy,
     /// Runs the benches and prints their tables.
@@ -59,6 +62,7 @@ fn run(task: &Task) -> anyhow::Result<ExitCode> {
     match task {
         Task::Test => test::run(&root),
         Task::Prove(options) => prove::run(&root, options),
+        Task::Fuzz(options) => fuzz::run(&root, options),
         Task::Tidy => tidy::run(&root),
         Task::Bench(options) => bench::run(&root, options),
     }

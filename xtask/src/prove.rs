@@ -3,6 +3,7 @@
 //! A test that has a longer form takes it when a variable is set, and adds what it counted to a
 //! file, a line a figure. The table is made of that file: nothing in it is written by hand.
 
+use std::fmt::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -17,6 +18,9 @@ const FIGURES_VARIABLE: &str = "SILORING_FIGURES";
 const DOCUMENT: &str = "docs/testing.md";
 /// The lines of the document between which it stands.
 const MARKS: [&str; 2] = ["<!-- figures -->", "<!-- end of figures -->"];
+
+/// How long each fuzz target runs.
+const FUZZ_SECONDS: u32 = 300;
 
 /// What to do with the table.
 #[derive(Debug, clap::Args)]
@@ -75,8 +79,12 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     let figures = step::empty_file(root, "figures.txt")?;
     let has_nextest = driver::has_program("cargo-nextest");
     let tests = if has_nextest { &TEST_WITH_NEXTEST } else { &TEST_WITH_CARGO };
-    let code = step::run(root, &[tests], &[(FIGURES_VARIABLE, &figures)])?;
-    let text = std::fs::read_to_string(&figures).context("cannot read the figures")?;
+    let mut report = step::run(root, &[tests], &[(FIGURES_VARIABLE, &figures)])?;
+    let mut text = std::fs::read_to_string(&figures).context("cannot read the figures")?;
+    for (target, executions) in report.fuzz(root, FUZZ_SECONDS) {
+        writeln!(text, "fuzz: {target}, executions\t{executions}").expect("a string takes it");
+    }
+    let code = report.print();
     let table = table(&text)?;
     println!("\n{table}");
     if options.record {

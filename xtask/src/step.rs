@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::tally::Tally;
-use crate::{driver, setup};
+use crate::{driver, fuzz, setup};
 
 /// One step, building included, on a slow machine.
 const STEP_TIME_MAX: Duration = Duration::from_mins(40);
@@ -36,13 +36,8 @@ pub(crate) struct Step {
     pub(crate) variables: &'static [(&'static str, &'static str)],
 }
 
-/// Sets up what is missing, runs the steps with `files` named in their environment, and prints the
-/// report.
-pub(crate) fn run(
-    root: &Path,
-    steps: &[&Step],
-    files: &[(&str, &Path)],
-) -> anyhow::Result<ExitCode> {
+/// Sets up what is missing and runs the steps, with `files` named in their environment.
+pub(crate) fn run(root: &Path, steps: &[&Step], files: &[(&str, &Path)]) -> anyhow::Result<Report> {
     let mut report = Report { unavailable: setup::run(root)?, ..Report::default() };
     let skips = empty_file(root, "skipped-tests.txt")?;
     for step in steps {
@@ -53,7 +48,7 @@ pub(crate) fn run(
     }
     let text = std::fs::read_to_string(&skips).context("cannot read what was skipped")?;
     report.skipped = text.lines().map(str::to_owned).collect();
-    Ok(report.print(is_ci()))
+    Ok(report)
 }
 
 /// An empty file for the tests to add to, beside the build.
@@ -67,7 +62,7 @@ pub(crate) fn empty_file(root: &Path, name: &str) -> anyhow::Result<PathBuf> {
 
 /// What the run has found so far.
 #[derive(Default)]
-struct Report {
+pub(crate) struct Report {
     rows: Vec<Row>,
     unavailable: Vec<String>,
     skipped: Vec<String>,
@@ -92,8 +87,31 @@ impl Report {
         Ok(())
     }
 
+    /// Runs each fuzz target for so long; what each did. A machine that cannot build them says so:
+    /// what they found before is replayed by the tests in any case.
+    pub(crate) fn fuzz(&mut self, root: &Path, seconds: u32) -> Vec<(&'static str, u64)> {
+        println!("\n==== fuzz: each target for {seconds} s");
+        if let Some(missing) = fuzz::missing() {
+            self.unavailable.push(missing.to_owned());
+            return Vec::new();
+        }
+        let (fuzzed, time) = driver::timed(|| fuzz::all(root, seconds));
+        let (tally, executions) = match fuzzed {
+            Ok(fuzzed) => {
+                let (passed, failed) = (fuzzed.held, fuzzed.failed);
+                (Tally { passed, failed, skipped: 0 }, fuzzed.executions)
+            }
+            Err(error) => {
+                println!("error: {error:#}");
+                (Tally::of_check(false), Vec::new())
+            }
+        };
+        self.rows.push(Row { name: "fuzz", tally, time });
+        executions
+    }
+
     /// Prints the table, what was skipped, and the last line. A skip in CI is a failure.
-    fn print(&self, is_ci: bool) -> ExitCode {
+    pub(crate) fn print(&self) -> ExitCode {
         println!("\n{:<16}{:>9}{:>9}{:>9}{:>10}", "step", "passed", "failed", "skipped", "seconds");
         let mut total = Tally::default();
         for row in &self.rows {
@@ -112,7 +130,7 @@ impl Report {
         let skips = u64::try_from(self.skipped.len()).unwrap_or(u64::MAX) + total.skipped;
         if skips == 0 {
             println!("nothing was skipped");
-        } else if is_ci {
+        } else if is_ci() {
             println!("{skips} skipped: in CI that is a failure");
             total.failed += skips;
         }

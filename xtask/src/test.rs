@@ -134,9 +134,15 @@ const BENCH_SMOKE: Step = Step {
     variables: &[],
 };
 
+/// How long each fuzz target runs.
+const FUZZ_SECONDS: u32 = 20;
+
 /// Runs everything.
 pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
     let has_nextest = driver::has_program("cargo-nextest");
     let test = if has_nextest { &TEST_WITH_NEXTEST } else { &TEST_WITH_CARGO };
-    step::run(root, &[&FORMAT, &LINT, &INTERLEAVINGS, test, &DOCUMENTATION, &BENCH_SMOKE], &[])
+    let steps = [&FORMAT, &LINT, &INTERLEAVINGS, test, &DOCUMENTATION, &BENCH_SMOKE];
+    let mut report = step::run(root, &steps, &[])?;
+    let _executions = report.fuzz(root, FUZZ_SECONDS);
+    Ok(report.print())
 }
