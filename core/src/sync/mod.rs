@@ -2,4 +2,5 @@
 //! what one thread shows of itself to who watches it.
 
 pub mod mailbox;
+pub mod queued;
 pub mod running;

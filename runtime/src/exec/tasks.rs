@@ -6,10 +6,11 @@
 use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
-use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::Waker;
 use std::sync::Arc;
 use std::task::Wake;
+
+use siloring_core::sync::queued::Queued;
 
 use super::local::{Foreign, Local, current};
 
@@ -49,7 +50,7 @@ impl fmt::Debug for Task {
 #[derive(Debug)]
 struct TaskWake {
     index: u32,
-    queued: AtomicBool,
+    queued: Queued,
     foreign: Arc<Foreign>,
 }
 
@@ -59,7 +60,7 @@ impl Wake for TaskWake {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if self.queued.swap(true, Ordering::AcqRel) {
+        if !self.queued.ask() {
             return;
         }
         if Local::is_current(&self.foreign) {
@@ -102,7 +103,7 @@ impl Tasks {
         let index = u32::try_from(self.slots.len()).expect("fewer than 2^32 tasks");
         let wake = Arc::new(TaskWake {
             index,
-            queued: AtomicBool::new(false),
+            queued: Queued::default(),
             foreign: Arc::clone(&self.foreign),
         });
         let waker = Waker::from(Arc::clone(&wake));
@@ -122,7 +123,7 @@ impl Tasks {
         match woken {
             Woken::ByAnswer(key) => key,
             Woken::ByWaker(key) => {
-                self.slots[key.0 as usize].wake.queued.store(false, Ordering::Release);
+                self.slots[key.0 as usize].wake.queued.begin();
                 key
             }
         }
@@ -165,7 +166,7 @@ impl Tasks {
 mod tests {
     use super::*;
     use crate::exec::local::Unpark;
-    use core::sync::atomic::AtomicUsize;
+    use core::sync::atomic::{AtomicUsize, Ordering};
     use crossbeam_queue::SegQueue;
 
     #[derive(Debug, Default)]
