@@ -174,6 +174,8 @@ pub enum Defect {
     UnknownCommitAssumed,
     /// A vote counts however old it is.
     VotesNeverExpire,
+    /// A vote counts though its author is accused.
+    AccusedVotes,
     /// A vote is allowed although the silo was heard of late.
     BytesForbidNothing,
     /// No third silo is asked before a vote.

@@ -4,6 +4,7 @@
 
 mod joining;
 mod lease;
+mod models;
 mod partitions;
 mod store;
 mod stores;

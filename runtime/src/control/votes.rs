@@ -101,6 +101,10 @@ impl Electorate<'_> {
 
     /// Whether a vote of `by` against `against` counts.
     fn may_vote(&self, by: Generation, against: Generation) -> bool {
+        #[cfg(any(test, feature = "planted"))]
+        if self.defect == Some(super::Defect::AccusedVotes) {
+            return self.is_accuser(by, against);
+        }
         self.is_accuser(by, against) && !self.is_accused(by)
     }
 

@@ -1,4 +1,4 @@
-//! Every order of steps of a few directories: the worlds that `handover.rs` and `claims.rs` take.
+//! Every order of steps of a few directories: the worlds of `handover.rs` and `claims.rs`.
 //!
 //! **State.** The directories of two or three silos of one shard each, as the product runs them,
 //! the messages between them, the views that each has yet to see. **Steps.** The next change of the
