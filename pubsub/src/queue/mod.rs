@@ -15,7 +15,7 @@
 
 mod consumers;
 mod lanes;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod models;
 #[cfg(test)]
 mod tests;
