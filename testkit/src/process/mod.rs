@@ -10,7 +10,8 @@
 //!
 //! Invariants: nothing here waits without a bound; a captured log is bounded ([`LOG_BYTES_MAX`])
 //! and says what it dropped; a test that cannot run says so through [`skip`], so that nothing is
-//! skipped unseen. Deliberately absent: any knowledge of silos, grains or hubs.
+//! skipped unseen. Deliberately absent, but for those two: any knowledge of silos, grains or
+//! hubs.
 #![expect(
     clippy::disallowed_methods,
     reason = "real processes live in real time, and each has a reader thread"
