@@ -176,7 +176,7 @@ impl Plan {
 pub fn check_config(text: &str) -> Result<(), StartError> {
     let mut settings = Settings::default();
     settings.read_text(text)?;
-    Plan::of(&settings, &[], &[]).map(drop)
+    Plan::of(&settings, &[], &Versions::default(), &[]).map(drop)
 }
 
 /// Clusters on `memory:` that run in this process. Guarded: taken and given back by

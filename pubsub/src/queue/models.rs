@@ -131,7 +131,7 @@ impl HandOver {
     }
 
     fn window(&mut self, number: u64) -> &mut Window {
-        &mut self.windows[usize::try_from(number - 1).unwrap()]
+        &mut self.windows[usize::try_from(number - 1).expect("a world is small")]
     }
 
     fn send(&mut self, number: u64) {
@@ -193,7 +193,8 @@ impl HandOver {
         for (key, batch) in queue.take_ready(self.now) {
             let number = |&(position, _): &(u64, u8)| queue.event(position).0.number;
             let numbers = batch.positions.iter().map(number).collect();
-            let consumer = self.keys[owner].iter().position(|one| *one == key).unwrap();
+            let consumer =
+                self.keys[owner].iter().position(|one| *one == key).expect("it was let in");
             self.ways.push(Way::Frame { owner, consumer, batch, numbers });
         }
     }
@@ -276,7 +277,9 @@ impl HandOver {
     }
 
     fn is_held(&self, number: u64) -> bool {
-        let Window::With(owner) = self.windows[usize::try_from(number - 1).unwrap()] else {
+        let Window::With(owner) =
+            self.windows[usize::try_from(number - 1).expect("a world is small")]
+        else {
             return false;
         };
         let lane = self.owners[owner].as_ref().and_then(|queue| queue.lanes.get(&7));
@@ -294,7 +297,7 @@ impl HandOver {
             steps.extend((self.losses > 0 && is_told).then_some(Step::Lose(index)));
         }
         for number in 1..=self.plan.events {
-            let window = self.windows[usize::try_from(number - 1).unwrap()];
+            let window = self.windows[usize::try_from(number - 1).expect("a world is small")];
             steps.extend((window == Window::Open).then_some(Step::Send(number)));
             let is_moved = window == Window::With(0) && self.owners.len() > 1;
             steps.extend(is_moved.then_some(Step::Redirect(number)));
@@ -346,7 +349,7 @@ impl World for HandOver {
         let mut world = Self {
             plan: *plan,
             now: START,
-            windows: vec![Window::Open; usize::try_from(plan.events).unwrap()],
+            windows: vec![Window::Open; usize::try_from(plan.events).expect("a world is small")],
             owners: Vec::new(),
             keys: Vec::new(),
             handlers: vec![Handler::default(); plan.consumers],

@@ -2,10 +2,11 @@
 
 use siloring_core::limits::{DEADLINE_DEFAULT, HANDSHAKE_FRAME_BYTES_MAX};
 use siloring_core::schema::Schema;
+use siloring_core::versions::HostedType;
 use siloring_core::{
     ClusterId, Generation, Incarnation, SiloName, SiloRow, SiloStatus, View, ViewNumber,
 };
-use siloring_transport::{LocalFacts, Secret};
+use siloring_transport::{LocalFacts, Secret, WireVersions};
 
 /// The silo under test, and the acceptor of handshakes.
 pub(super) const OURS: Generation = Generation(2);
@@ -48,6 +49,9 @@ pub(super) fn view() -> View {
     View::new(VIEW, rows())
 }
 
+/// The schema of the one type that everybody hosts.
+pub(super) const SCHEMA: Schema = Schema { type_id: 1, version: 2, fingerprint: 3 };
+
 pub(super) fn facts(generation: Generation, secrets: &[u8]) -> LocalFacts {
     let secret = |fill: &u8| Secret::new(vec![*fill; 32]).expect("long enough");
     LocalFacts {
@@ -58,7 +62,8 @@ pub(super) fn facts(generation: Generation, secrets: &[u8]) -> LocalFacts {
         deadline_default: DEADLINE_DEFAULT,
         frame_bytes_max: u32::try_from(FRAME_BYTES_MAX).expect("a frame's length is 32 bits"),
         secrets: secrets.iter().map(secret).collect(),
-        types: vec![Schema { type_id: 1, version: 2, fingerprint: 3 }],
+        types: vec![HostedType { schema: SCHEMA, layout: 3, name: "fuzz.type".to_owned() }],
+        wire: WireVersions::OURS,
         features: 5,
     }
 }

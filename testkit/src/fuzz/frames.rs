@@ -48,7 +48,7 @@ fn established(tape: &mut Tape<'_>) -> Established {
         peer: facts.incarnation,
         peer_shards: facts.shards,
         peer_host: facts.host,
-        peer_types: facts.types,
+        peer_types: vec![cast::SCHEMA],
         peer_deadline_default: facts.deadline_default,
         peer_frame_bytes_max: limit,
         frame_bytes_max: limit,
