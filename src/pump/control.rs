@@ -182,6 +182,9 @@ pub struct ControlNode {
     /// A deliberate defect: a data link counts as up once it is connected, before its handshake.
     #[cfg(feature = "planted")]
     up_at_connect: bool,
+    /// A deliberate defect of the rule that says which lane survives.
+    #[cfg(test)]
+    lane_defect: Option<lanes::LaneDefect>,
 }
 
 impl core::fmt::Debug for ControlNode {
@@ -232,6 +235,8 @@ impl ControlNode {
             outputs: VecDeque::new(),
             #[cfg(feature = "planted")]
             up_at_connect: false,
+            #[cfg(test)]
+            lane_defect: None,
         }
     }
 

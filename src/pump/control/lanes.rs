@@ -1,5 +1,8 @@
 //! Control lanes: one for each peer, and the frames on them.
 
+#[cfg(test)]
+use std::collections::VecDeque;
+
 use siloring_core::event::Event;
 use siloring_core::limits::DIRECTORY_WAITING_MAX;
 use siloring_core::ports::rare::{self, Mark};
@@ -11,6 +14,18 @@ use siloring_transport::{Established, Link, Refusal, RefusalKind, Role};
 
 use super::conn::{self, Conn, Incoming, Lane, State, Wanted};
 use super::{ControlNode, ControlNodeOutput};
+
+/// A deliberate defect: a test that passes with it proves nothing.
+#[cfg(test)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LaneDefect {
+    /// A lane that another one takes the place of stays open.
+    BothSurvive,
+    /// What waited for the lane is forgotten when it is up.
+    WaitingForgotten,
+    /// What waited for the lane is sent on each one that comes up.
+    WaitingKept,
+}
 
 impl ControlNode {
     /// A lane is up, unless another of the pair survives it.
@@ -26,7 +41,14 @@ impl ControlNode {
                 self.set_closing(conn, established.unsent.clone());
                 return self.machine.handle_reach(now, peer, Reach::Connected);
             }
-            self.refuse_lane(old.conn, RefusalKind::Superseded, "another lane of the pair is up");
+            #[cfg(test)]
+            let is_refused = self.lane_defect != Some(LaneDefect::BothSurvive);
+            #[cfg(not(test))]
+            let is_refused = true;
+            if is_refused {
+                let detail = "another lane of the pair is up";
+                self.refuse_lane(old.conn, RefusalKind::Superseded, detail);
+            }
         }
         let found = self.conns.get_mut(&conn).expect("its handshake has just ended");
         found.state = State::Lane { link: Box::new(Link::new(established)), peer };
@@ -43,7 +65,17 @@ impl ControlNode {
             self.close(own);
         }
         self.machine.handle_reach(now, peer, Reach::Connected);
-        for (from, to, message) in self.waiting.remove(&peer).unwrap_or_default() {
+        let waiting = self.waiting.remove(&peer).unwrap_or_default();
+        #[cfg(test)]
+        let waiting = match self.lane_defect {
+            Some(LaneDefect::WaitingForgotten) => VecDeque::new(),
+            Some(LaneDefect::WaitingKept) => {
+                self.waiting.insert(peer, waiting.clone());
+                waiting
+            }
+            Some(LaneDefect::BothSurvive) | None => waiting,
+        };
+        for (from, to, message) in waiting {
             self.push_directory(peer, from, to, &message);
         }
         let incoming = match &mut self.conns.get_mut(&conn).expect("just set").state {

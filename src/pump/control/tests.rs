@@ -1,5 +1,7 @@
 //! Whole control nodes against each other, on virtual time: bytes in order, a store that answers.
 
+mod models;
+
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
