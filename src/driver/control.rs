@@ -595,7 +595,11 @@ impl ControlThread {
     }
 
     fn hand_off(&mut self, id: ConnId, shard: ShardIndex, established: Established) {
-        let conn = self.conns.remove(&id).expect("a handed-over connection is open");
+        let Some(conn) = self.conns.remove(&id) else {
+            // Its handshake and the silo ended in one look: `end` has closed it.
+            assert!(self.end_at.is_some(), "a handed-over connection is open");
+            return;
+        };
         let socket = conn.socket.expect("an open connection has a socket");
         self.readiness.remove(&socket).expect("it is in the set");
         let may_pause = established.role == Role::Acceptor;
