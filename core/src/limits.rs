@@ -75,6 +75,20 @@ pub const LINK_KEEP_ALIVE_PERIOD: Duration = Duration::from_secs(1);
 /// What still waits on a link that is closed for the peer's fault is written before the reason only
 /// if it is at most this much: what the kernel takes in one go.
 pub const LINK_LAST_BYTES_MAX: usize = 64 * 1024;
+/// Plaintext that one TLS link seals at a time: a busy shard's batch in one write. What is sealed
+/// can no longer be taken back.
+pub const TLS_SEAL_BYTES_MAX: usize = 256 * 1024;
+/// Plaintext of one TLS record: the protocol's own bound. Fewer, larger records cost less.
+pub const TLS_RECORD_BYTES_MAX: usize = 16 * 1024;
+/// What a record may be longer than its plaintext: the protocol's own bound.
+pub const TLS_RECORD_OVERHEAD_BYTES: usize = 5 + 256;
+/// A silo's certificate with those between it and its CA: each handshake carries them, and a peer
+/// that is not known yet may make us hold as many bytes as a handshake frame has.
+pub const TLS_CHAIN_BYTES_MAX: usize = 16 * 1024;
+/// A file of certificates or of a key: some hundred CA certificates.
+pub const TLS_FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// How often the certificate files are looked at for a change: three calls to the file system.
+pub const TLS_LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// Bytes of a peer that come on a shard's links are told to the failure detector this often at
 /// most, for each link: twice within a probe's period.
 pub const HEARD_PERIOD: Duration = Duration::from_millis(250);
@@ -542,6 +556,8 @@ const _: () = {
     assert!(OPEN_DELIVERIES_MAX < SPAWNED_MAX, "each open delivery may have a future that waits");
     assert!(EVENT_WINDOW.is_multiple_of(64), "a window is made of whole words");
     assert!(STORE_GROUP_BYTES_MAX <= STORE_QUEUE_BYTES_MAX, "a whole group fits the queue");
+    assert!(TLS_CHAIN_BYTES_MAX < HANDSHAKE_FRAME_BYTES_MAX, "our certificate fits a handshake");
+    assert!(TLS_SEAL_BYTES_MAX.is_multiple_of(TLS_RECORD_BYTES_MAX), "a batch is whole records");
     assert!(
         DIAL_TIME_MAX.as_millis() < HANDSHAKE_TIME_MAX.as_millis(),
         "a dial fails before the whole handshake does"

@@ -17,6 +17,7 @@ use siloring_core::wire::{FrameKind, Header, VERSION_MIN};
 use siloring_core::{ClusterId, Generation, Incarnation, SiloName, View};
 
 use crate::facts::{Bounds, LocalFacts, Purpose, WireVersions};
+use crate::handshake::Certificate;
 use crate::refusal::{Refusal, RefusalKind};
 use crate::secret::MAC_BYTES;
 
@@ -108,11 +109,17 @@ impl Facts {
 
     /// Checks what the peer says against our own facts and `view`. The cheapest and most telling
     /// checks come first: a foreign cluster is named as such, whatever else is wrong.
-    pub(crate) fn check(self, local: &LocalFacts, view: &View) -> Result<Peer, Refusal> {
+    pub(crate) fn check(
+        self,
+        local: &LocalFacts,
+        view: &View,
+        certificate: &Certificate,
+    ) -> Result<Peer, Refusal> {
         self.check_cluster(local)?;
         let version = self.agree_version(local.wire)?;
         self.check_bounds()?;
         let incarnation = self.check_incarnation(local, view)?;
+        check_certificate(certificate, local, incarnation.as_ref())?;
         check_layouts(&local.types, &self.types)?;
         let types = self.types.iter().map(|told| Schema::from_bits(told.schema)).collect();
         Ok(Peer {
@@ -187,6 +194,19 @@ impl Facts {
             }
         }
         Ok(Some(peer))
+    }
+}
+
+/// Refuses a peer inside TLS whose certificate does not name the silo that it says it is.
+fn check_certificate(
+    certificate: &Certificate,
+    local: &LocalFacts,
+    peer: Option<&Incarnation>,
+) -> Result<(), Refusal> {
+    match certificate {
+        Certificate::NotAsked => Ok(()),
+        Certificate::Awaited => Err(violation("the peer spoke before its certificate held")),
+        Certificate::Held(names) => names.check(&local.cluster, peer.map(|peer| &peer.name)),
     }
 }
 
@@ -313,7 +333,7 @@ mod tests {
     fn the_highest_version_that_both_speak_is_agreed() {
         let speaking = |version_min: u8, version_max: u8| {
             let facts = Facts { version_min, version_max, generation: 8, ..Facts::of(&local()) };
-            facts.check(&local(), &View::default())
+            facts.check(&local(), &View::default(), &Certificate::NotAsked)
         };
         assert_eq!(speaking(VERSION_MIN, VERSION + 3).unwrap().version, VERSION);
         for (lowest, highest) in [(VERSION + 1, VERSION + 2), (0, VERSION_MIN - 1), (2, 1)] {
@@ -325,7 +345,7 @@ mod tests {
     #[test]
     fn facts_out_of_bounds_are_a_violation() {
         let good = || Facts { generation: 8, ..Facts::of(&local()) };
-        assert!(good().check(&local(), &View::default()).is_ok());
+        assert!(good().check(&local(), &View::default(), &Certificate::NotAsked).is_ok());
         let bad = [
             Facts { shards: 0, ..good() },
             Facts { shards: u16::MAX, ..good() },
@@ -340,7 +360,10 @@ mod tests {
             Facts { cluster: String::new(), ..good() },
         ];
         for facts in bad {
-            let refusal = facts.clone().check(&local(), &View::default()).unwrap_err();
+            let refusal = facts
+                .clone()
+                .check(&local(), &View::default(), &Certificate::NotAsked)
+                .unwrap_err();
             assert_eq!(refusal.kind, RefusalKind::ProtocolViolation, "{facts:?}");
         }
     }

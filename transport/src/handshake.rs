@@ -5,6 +5,8 @@
 //! else that was said. The dialer's link is up when its acceptor's `HelloAck` holds, the acceptor's
 //! when `HelloDone` does; a mere connection proves nothing.
 //!
+//! Inside TLS each side's certificate must name the cluster and the silo that it says it is.
+//!
 //! Invariants: an unknown peer costs at most [`HANDSHAKE_FRAME_BYTES_MAX`] bytes of buffer; nothing
 //! is sent to a peer beyond the handshake before its answer holds; a refusal is told to the peer.
 //! Deliberately absent: time-outs (the caller closes a handshake that takes longer than its limit),
@@ -24,6 +26,7 @@ use crate::facts::{LocalFacts, Purpose, Role};
 use crate::greeting::{Answer, Facts, Hello, Peer, check_alive, frame, read, violation};
 use crate::refusal::{Refusal, RefusalKind};
 use crate::secret::{MAC_BYTES, Transcript};
+use crate::tls::{PeerNames, is_tls};
 
 /// What handed-in bytes led to.
 #[derive(Debug)]
@@ -83,6 +86,18 @@ pub struct Handshake {
     received: Vec<u8>,
     unsent: Vec<u8>,
     sent_bytes: usize,
+    certificate: Certificate,
+}
+
+/// The certificate of the peer.
+#[derive(Debug)]
+pub(crate) enum Certificate {
+    /// The handshake does not ride inside TLS.
+    NotAsked,
+    /// It does, and the certificate has not held yet.
+    Awaited,
+    /// It has, and names these.
+    Held(PeerNames),
 }
 
 #[derive(Debug)]
@@ -126,7 +141,8 @@ impl Handshake {
         };
         let unsent = frame(FrameKind::Hello, None, &hello);
         let state = State::AwaitAnswer { purpose, expect, hello: Sha256::digest(&unsent).into() };
-        Self { local, state, received: Vec::new(), unsent, sent_bytes: 0 }
+        let certificate = Certificate::NotAsked;
+        Self { local, state, received: Vec::new(), unsent, sent_bytes: 0, certificate }
     }
 
     /// Awaits a dialer. `nonce` must be fresh and unpredictable.
@@ -135,8 +151,20 @@ impl Handshake {
     /// If the facts do not pass [`LocalFacts::check`].
     pub fn accept(local: Arc<LocalFacts>, nonce: [u8; 32]) -> Self {
         assert_eq!(local.check(), Ok(()), "facts are checked at the start of the silo");
+        let (received, unsent, certificate) = (Vec::new(), Vec::new(), Certificate::NotAsked);
         let state = State::AwaitHello { nonce };
-        Self { local, state, received: Vec::new(), unsent: Vec::new(), sent_bytes: 0 }
+        Self { local, state, received, unsent, sent_bytes: 0, certificate }
+    }
+
+    /// It rides inside TLS: a peer is refused unless its certificate names it.
+    #[must_use]
+    pub fn over_tls(self) -> Self {
+        Self { certificate: Certificate::Awaited, ..self }
+    }
+
+    /// The peer's certificate has held; it names these.
+    pub fn certificate_held(&mut self, names: PeerNames) {
+        self.certificate = Certificate::Held(names);
     }
 
     /// Takes bytes that the peer sent. After [`Step::Up`] or [`Step::Refused`] the machine is done:
@@ -184,6 +212,10 @@ impl Handshake {
     /// Moves bytes of one frame from `input` into the buffer; says so when the frame is whole.
     fn take_frame(&mut self, input: &mut &[u8]) -> Result<Option<Layout>, Refusal> {
         self.fill(input, HEADER_BYTES);
+        let is_first = matches!(self.state, State::AwaitHello { .. } | State::AwaitAnswer { .. });
+        if is_first && is_tls(&self.received) {
+            return Err(bad_credential(TLS_PEER));
+        }
         let layout =
             Header::decode(&self.received, HANDSHAKE_FRAME_BYTES_MAX).map_err(refusal_of)?;
         let Some(layout) = layout else {
@@ -250,7 +282,7 @@ impl Handshake {
     ) -> Result<Progress, Refusal> {
         let hello: Hello = read(FrameKind::Hello, body)?;
         let purpose = hello.purpose;
-        let peer = hello.facts.check(&self.local, view)?;
+        let peer = hello.facts.check(&self.local, view, &self.certificate)?;
         check_purpose(purpose, peer.shards, self.local.shards)?;
         self.check_wanted(Generation(hello.expect), purpose)?;
         if peer.incarnation.is_none() && purpose != Purpose::Inquiry {
@@ -302,7 +334,7 @@ impl Handshake {
             self.check_signature(Role::Acceptor, &transcript, &signature)?;
         }
         let answer: Answer = read(FrameKind::HelloAck, archive)?;
-        let peer = answer.facts.check(&self.local, view)?;
+        let peer = answer.facts.check(&self.local, view, &self.certificate)?;
         check_expected(expect, purpose, peer.incarnation.as_ref())?;
         check_purpose(purpose, self.local.shards, peer.shards)?;
         let signature =
@@ -447,6 +479,8 @@ fn check_purpose(
         Purpose::Shard { .. } | Purpose::Control | Purpose::Inquiry => Ok(()),
     }
 }
+
+const TLS_PEER: &str = "the peer speaks TLS and this silo does not: set tls on both";
 
 fn bad_credential(detail: &str) -> Refusal {
     Refusal::ours(RefusalKind::BadCredential, detail)

@@ -1,6 +1,7 @@
-//! Frames between silos: the handshake, established links, sockets.
+//! Frames between silos: the handshake, established links, TLS, sockets.
 //!
-//! [`Handshake`] and [`Link`] are machines without I/O: bytes go in, frames and bytes come out.
+//! [`Handshake`], [`Link`] and [`Session`] are machines without I/O: bytes go in, frames and bytes
+//! come out.
 //! [`net`] is the only place that touches a socket; it knows no frame. Deliberately absent: grains,
 //! routing, retries, deadlines (they are the caller's), clocks, threads, async. Byte tables:
 //! `docs/wire.md`.
@@ -13,6 +14,7 @@ pub mod net;
 pub mod outbound;
 pub mod refusal;
 pub mod secret;
+pub mod tls;
 
 mod facts;
 mod greeting;
@@ -25,3 +27,6 @@ pub use names::Names;
 pub use outbound::{Class, Outbound, Position, SendRefused};
 pub use refusal::{Refusal, RefusalKind, RefusedBy};
 pub use secret::{Secret, SecretError};
+pub use tls::{
+    Certificates, CertificatesError, PeerNames, Pem, Session, SessionError, TlsFile, WallClock,
+};

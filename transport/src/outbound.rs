@@ -2,7 +2,8 @@
 //!
 //! Frames are laid straight into the buffer; the driver sends what is in it with one call per turn
 //! of its loop. Positions in the stream tell what has been handed over: a frame is handed over once
-//! the kernel has taken its first byte.
+//! the kernel has taken its first byte. Under TLS what a record was made of leaves the buffer when
+//! it is sealed, and counts as taken when the kernel takes the record's first byte.
 //!
 //! Invariants: a refused push changes nothing; requests leave [`LINK_REPLY_RESERVE_BYTES`] free for
 //! outcomes; a frame's addresses, and the sender's view, are told before it. In steady state
@@ -64,9 +65,12 @@ pub enum SendRefused {
 
 /// The sending half of a link.
 pub struct Outbound {
-    /// Bytes before `head` have been sent.
+    /// Bytes before `head` have left: they are sent, or sealed.
     buffer: Vec<u8>,
     head: usize,
+    /// How many bytes of the stream have left the buffer.
+    left: u64,
+    /// How many of those the kernel has taken: all, without TLS.
     written: u64,
     told: Told,
     /// The sender's view: the one to tell, and the one that the peer knows.
@@ -80,6 +84,7 @@ impl Outbound {
         Self {
             buffer: established.unsent.clone(),
             head: 0,
+            left: 0,
             written: 0,
             told: Told::default(),
             view: ViewNumber::ZERO,
@@ -135,15 +140,15 @@ impl Outbound {
     }
 
     /// Takes a frame back: it becomes [`FrameKind::Void`], which the peer skips. False, and nothing
-    /// changed, if it has been handed over.
+    /// changed, if it has been handed over, or will be as it is sealed.
     ///
     /// # Panics
     /// If no frame of this link begins at `position`.
     pub fn retract(&mut self, position: Position) -> bool {
-        if position.is_handed_over(self.written) {
+        if position.is_handed_over(self.left) {
             return false;
         }
-        let ahead = usize::try_from(position.0 - self.written).expect("within the backlog");
+        let ahead = usize::try_from(position.0 - self.left).expect("within the backlog");
         let start = self.head + ahead;
         let frame = self.buffer.get_mut(start..start + HEADER_BYTES).expect("a whole frame waits");
         frame[KIND_AT] = FrameKind::Void as u8;
@@ -175,9 +180,19 @@ impl Outbound {
     /// # Panics
     /// If there were fewer.
     pub fn sent(&mut self, count: usize) {
+        self.sealed(count);
+        self.handed_over(count);
+    }
+
+    /// A TLS session has sealed the first `count` bytes of [`Self::unsent`]; the kernel has taken
+    /// none of them yet.
+    ///
+    /// # Panics
+    /// If there were fewer.
+    pub fn sealed(&mut self, count: usize) {
         assert!(count <= self.backlog_bytes(), "more was sent than there was");
         self.head += count;
-        self.written += count as u64;
+        self.left += count as u64;
         if self.head == self.buffer.len() {
             self.head = 0;
             self.buffer.clear();
@@ -185,6 +200,16 @@ impl Outbound {
                 self.buffer.shrink_to(LINK_BUFFER_KEEP_BYTES);
             }
         }
+    }
+
+    /// The kernel has begun to take the records of the next `count` bytes that were sealed.
+    ///
+    /// # Panics
+    /// If fewer were.
+    #[inline]
+    pub fn handed_over(&mut self, count: usize) {
+        self.written += count as u64;
+        assert!(self.written <= self.left, "more was handed over than has left");
     }
 
     /// How many bytes of the stream the kernel has taken.
@@ -205,7 +230,7 @@ impl Outbound {
     /// Where the next frame would begin.
     #[inline]
     fn end(&self) -> Position {
-        Position(self.written + self.backlog_bytes() as u64)
+        Position(self.left + self.backlog_bytes() as u64)
     }
 
     /// Bytes of the View frame that is due.

@@ -1,5 +1,8 @@
-//! Tests of the crate through its public face: the handshake, links, sockets, and the byte tables.
+//! Tests of the crate through its public face: the handshake, links, TLS, sockets, and the byte
+//! tables.
 
+#[cfg(test)]
+mod authority;
 #[cfg(test)]
 mod fixture;
 #[cfg(test)]
@@ -8,5 +11,7 @@ mod handshake;
 mod link;
 #[cfg(test)]
 mod net;
+#[cfg(test)]
+mod tls;
 #[cfg(test)]
 mod wire_table;
