@@ -6,6 +6,7 @@
 
 use core::time::Duration;
 
+use crate::driver::certificates::Tls;
 use crate::driver::idle::Idle;
 use crate::pump::LinkMode;
 
@@ -22,6 +23,7 @@ pub(crate) struct Settings {
     pub(crate) link: Option<LinkMode>,
     pub(crate) idle: Option<Idle>,
     pub(crate) secrets: Vec<Vec<u8>>,
+    pub(crate) tls: Option<Tls>,
     pub(crate) danger_insecure_network: bool,
     pub(crate) deadline: Option<Duration>,
     pub(crate) idle_after: Option<Duration>,
@@ -71,10 +73,10 @@ mod file {
 
     use toml::{Table, Value};
 
-    use super::{ConfigError, Duration, Idle, LinkMode, Settings};
+    use super::{ConfigError, Duration, Idle, LinkMode, Settings, Tls};
 
     /// Every key, in the order of the documentation.
-    const KEYS: [&str; 14] = [
+    const KEYS: [&str; 15] = [
         "cluster",
         "name",
         "bind",
@@ -86,6 +88,7 @@ mod file {
         "idle",
         "spin_us",
         "secrets",
+        "tls",
         "danger_insecure_network",
         "deadline_ms",
         "idle_after_ms",
@@ -119,6 +122,7 @@ mod file {
                     "idle" => self.idle = Some(found.idle()?),
                     "spin_us" => spin = Some(found.number("microseconds")?),
                     "secrets" => self.secrets = found.texts()?,
+                    "tls" => self.tls = Some(found.tls()?),
                     "danger_insecure_network" => {
                         self.danger_insecure_network = found.truth()?;
                     }
@@ -197,6 +201,17 @@ mod file {
             list.ok_or_else(|| self.wrong("a list of texts in quotes"))
         }
 
+        fn tls(&self) -> Result<Tls, ConfigError> {
+            let wrong = || self.wrong("{ ca = \"…\", certificate = \"…\", key = \"…\" }, paths");
+            let table = self.value.as_table().filter(|table| table.len() == 3);
+            let table = table.ok_or_else(wrong)?;
+            let path = |key: &str| {
+                let text = table.get(key).and_then(Value::as_str);
+                text.map(Into::into).ok_or_else(wrong)
+            };
+            Ok(Tls { ca: path("ca")?, certificate: path("certificate")?, key: path("key")? })
+        }
+
         fn link(&self) -> Result<LinkMode, ConfigError> {
             match self.value.as_str() {
                 Some("auto") => Ok(LinkMode::Auto),
@@ -238,6 +253,7 @@ mod file {
                 link = "tcp"
                 idle = "park"
                 secrets = ["0123456789abcdef0123456789abcdef"]
+                tls = { ca = "ca.pem", certificate = "pod-a.pem", key = "pod-a.key" }
                 danger_insecure_network = true
                 deadline_ms = 1500
                 idle_after_ms = 60000
@@ -247,6 +263,10 @@ mod file {
             assert_eq!((settings.shards, settings.link), (Some(2), Some(LinkMode::Tcp)));
             assert_eq!(settings.idle, Some(Idle::Park));
             assert_eq!(settings.cpus, Some(vec![0, 1]));
+            assert_eq!(
+                settings.tls.as_ref().map(|tls| tls.key.as_path()),
+                Some("pod-a.key".as_ref())
+            );
             assert_eq!(settings.deadline, Some(Duration::from_millis(1500)));
             assert!(settings.danger_insecure_network && settings.secrets.len() == 1);
             let all = KEYS.iter().filter(|key| **key != "spin_us").all(|key| text.contains(key));
@@ -274,6 +294,9 @@ mod file {
             }
             let error = read("name = \"a\"\nsecrets = [\"hush\"").unwrap_err().to_string();
             assert!(error.contains("line 2") && !error.contains("hush"), "{error}");
+            let half =
+                read("tls = { ca = \"ca.pem\", key = \"pod-a.key\", cert = \"x\" }").unwrap_err();
+            assert!(half.to_string().contains("certificate = "), "{half}");
             assert!(matches!(read("shards = -1"), Err(ConfigError::Value { .. })));
             assert!(matches!(read("= 3"), Err(ConfigError::Syntax { .. })));
         }

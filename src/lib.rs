@@ -9,6 +9,7 @@ mod driver;
 mod silo;
 
 pub use config::ConfigError;
+pub use driver::certificates::{Tls, TlsError};
 #[cfg(feature = "planted")]
 #[doc(hidden)]
 pub use driver::clock::jump as jump_clock;
@@ -29,6 +30,7 @@ pub use siloring_core::{
     RejectedKind, ShardIndex,
 };
 pub use siloring_storage::{MigrateError, migrate};
+pub use siloring_transport::{CertificatesError, TlsFile};
 
 pub use siloring_pubsub::{
     HubRoute, Leg, Listed, Liveness, Overflow, Publish, Published, Queued, Stream, StreamPolicy,

@@ -36,9 +36,11 @@ use siloring_runtime::host::HostFactory;
 use siloring_runtime::mail::{ControlMail, ShardMail};
 use siloring_runtime::shard::ShardConfig;
 use siloring_storage::{RegistryWatch, StoreThreads};
+use siloring_transport::Certificates;
 use siloring_transport::net::{Listener, UnixName, nonce};
 
 use crate::config::Settings;
+use crate::driver::certificates::{CertificateFiles, Tls};
 use crate::driver::control::{self, ControlLetterbox, ControlParts, Notice};
 use crate::driver::node::WakeShard;
 use crate::driver::shard::{self, Letterbox, Parts, Post};
@@ -143,8 +145,16 @@ impl SiloBuilder {
         self
     }
 
-    /// Lets a silo without a secret listen beyond the loopback interface: whoever reaches the port
-    /// can then call everything.
+    /// Links with other silos over TCP are inside TLS, and each side's certificate names its silo.
+    /// Set it on all silos of a cluster, or on none. The files are looked at each second: new links
+    /// use what they hold then, old ones live on. With a secret too, both are checked.
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.settings.tls = Some(tls);
+        self
+    }
+
+    /// Lets a silo without TLS or a secret listen beyond the loopback interface: whoever reaches the
+    /// port can then call everything.
     pub fn danger_insecure_network(mut self, allowed: bool) -> Self {
         self.settings.danger_insecure_network = allowed;
         self
@@ -265,7 +275,8 @@ impl SiloBuilder {
         self.read_files()?;
         self.hosts.extend(Streams::hosts());
         let types = HostFactory::versions(&self.hosts, &self.messages);
-        let plan = Plan::of(&self.settings, &self.hosts, &types, &self.hub_kinds)?;
+        let mut plan = Plan::of(&self.settings, &self.hosts, &types, &self.hub_kinds)?;
+        let certificates = plan.certificates.as_mut().map(CertificateFiles::read).transpose()?;
         check::machine(plan.shards)?;
         let claim = plan.claim_memory()?;
         let listener = Listener::tcp(plan.bind).map_err(|error| plan.bind_refused(&error))?;
@@ -274,7 +285,8 @@ impl SiloBuilder {
         let shared = Arc::new(Shared::new(plan.shards, self.on_failure.take()));
         let store = plan.open_store(&shared)?;
         let streams = core::mem::take(&mut self.streams).build(plan.shards);
-        let starting = Starting { plan, builder: self, streams, shared, bound, store, claim };
+        let starting =
+            Starting { plan, certificates, builder: self, streams, shared, bound, store, claim };
         starting.start(listener)
     }
 
@@ -319,6 +331,7 @@ impl Mailboxes for ShardMailboxes {
 /// A silo on its way up.
 struct Starting {
     plan: Plan,
+    certificates: Option<Certificates>,
     builder: SiloBuilder,
     streams: Arc<Streams>,
     shared: Arc<Shared>,
@@ -427,7 +440,7 @@ impl Starting {
     }
 
     fn control_parts(
-        &self,
+        &mut self,
         listener: Listener,
         letterbox: ControlLetterbox,
         shards: Vec<Sender<Post<ShardNode>>>,
@@ -439,7 +452,10 @@ impl Starting {
             Control::new(self.plan.control_config(&advertised), fastrand::Rng::with_seed(seed()?));
         let facts = self.plan.facts.clone();
         let nonces = Box::new(|| nonce().expect("the system has entropy"));
-        let node = ControlNode::new(machine, facts, &*advertised, self.plan.link, nonces);
+        let mut node = ControlNode::new(machine, facts, &*advertised, self.plan.link, nonces);
+        if let Some(certificates) = self.certificates.take() {
+            node.set_certificates(certificates);
+        }
         let cluster = self.plan.facts.cluster.clone();
         let unix = move |us: &Incarnation| UnixName::of(&cluster, us.generation, &advertised);
         let unix: Box<dyn Fn(&Incarnation) -> UnixName + Send> = Box::new(unix);
@@ -457,6 +473,7 @@ impl Starting {
                 }
             }),
             notices,
+            certificates: self.plan.certificates.take(),
         })
     }
 }

@@ -107,6 +107,10 @@ events! {
     Debug HandshakeUnfinished { /** Who, as far as known. */ peer: String, /** Why. */ reason: &'static str, }
     /// Handshakes come to nothing; further ones with that peer, for that reason, are counted only.
     Warn HandshakesFailed { /** Who, as far as known. */ peer: String, /** Why. */ reason: String, /** Like ones not logged since the last line. */ suppressed_count: u64, }
+    /// The certificate files have changed: new links use what they hold now.
+    Info CertificatesRenewed { }
+    /// The certificate files have changed and cannot be used: new links use what they held before.
+    Warn CertificatesKept { /** Which file, what is wrong, and the remedy. */ reason: String, }
     /// A peer sent bytes that are no frame: its link is closed.
     Warn FrameRefused { /** The peer. */ peer: Generation, /** Why. */ reason: String, }
     /// A control message was not sent: a timer of the control machine makes up for it.

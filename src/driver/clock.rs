@@ -50,6 +50,13 @@ pub fn jump(by: Duration) {
     siloring_storage::jump_clock(by);
 }
 
+/// Reads the wall clock, as time since 1970: for certificates only, which are valid by the
+/// calendar.
+pub(crate) fn wall() -> Duration {
+    let time = clock_gettime(ClockId::Realtime);
+    Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

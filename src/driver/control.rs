@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 use siloring_core::event::Event;
 use siloring_core::limits::{
     ACCEPT_PAUSE, ACCEPTS_PER_LOOK_MAX, LEDGER_TICK, LINK_LINGER_MAX, MAIL_PER_LOOP_MAX,
-    MAILBOX_MAX, PROGRESS_PERIOD, READ_CHUNK_BYTES, STORE_OPEN_MAX,
+    MAILBOX_MAX, PROGRESS_PERIOD, READ_CHUNK_BYTES, STORE_OPEN_MAX, TLS_LOOK_PERIOD,
 };
 use siloring_core::ports::store::StoreResult;
 use siloring_core::sync::mailbox::{Parking, Receiver, Sender, Wake, mailbox};
@@ -31,11 +31,13 @@ use siloring_storage::StoreClient;
 use siloring_transport::net::{
     Accept, Dialed, Listener, Received, Socket, TurnedAway, UnixName, resolve,
 };
-use siloring_transport::{Established, Refusal, Role};
+use siloring_transport::{Refusal, Role};
 
 use crate::pump::{ControlNode, ControlNodeOutput, DialFault, Route, ShardNode};
 
+use super::certificates::CertificateFiles;
 use super::clock;
+use super::node::DataLink;
 use super::outbox::Outbox;
 use super::readiness::{Interest, Readiness, Ready};
 use super::shard::{NewLink, Post};
@@ -131,6 +133,8 @@ pub(crate) struct ControlParts {
     pub(crate) named: OnNamed,
     /// Hears how the silo fares.
     pub(crate) notices: mpsc::SyncSender<Notice>,
+    /// The files of the certificates that the node has; `None` without TLS.
+    pub(crate) certificates: Option<CertificateFiles>,
 }
 
 /// Starts the control thread.
@@ -184,6 +188,9 @@ struct ControlThread {
     shared: Arc<Shared>,
     named: Option<OnNamed>,
     notices: mpsc::SyncSender<Notice>,
+    certificates: Option<CertificateFiles>,
+    /// When they were looked at last.
+    certificates_at: Moment,
     /// The shards have begun to count.
     shards_run: bool,
     progress_at: Moment,
@@ -213,6 +220,8 @@ impl ControlThread {
             shared: parts.shared,
             named: Some(parts.named),
             notices: parts.notices,
+            certificates: parts.certificates,
+            certificates_at: Moment::ZERO,
             shards_run: false,
             progress_at: Moment::ZERO,
             chunk: vec![0; READ_CHUNK_BYTES].into_boxed_slice(),
@@ -293,6 +302,10 @@ impl ControlThread {
         if self.node.next_deadline() <= now {
             self.node.tick(now);
         }
+        if now.since(self.certificates_at) >= TLS_LOOK_PERIOD {
+            self.certificates_at = now;
+            self.renew_certificates();
+        }
         if self.accept_at.is_some_and(|at| at <= now) {
             self.accept_at = None;
             self.watch_listeners(Interest::Read);
@@ -304,6 +317,19 @@ impl ControlThread {
         let late: Vec<ConnId> = late.map(|(id, _)| *id).collect();
         for id in late {
             self.drop_conn(id);
+        }
+    }
+
+    fn renew_certificates(&mut self) {
+        match self.certificates.as_mut().and_then(CertificateFiles::read_changed) {
+            None => {}
+            Some(Ok(certificates)) => {
+                self.node.set_certificates(certificates);
+                self.shared.record(&Event::CertificatesRenewed {});
+            }
+            Some(Err(error)) => {
+                self.shared.record(&Event::CertificatesKept { reason: error.to_string() });
+            }
         }
     }
 
@@ -542,8 +568,8 @@ impl ControlThread {
         match output {
             ControlNodeOutput::Dial { conn, route } => self.dial(now, conn, route),
             ControlNodeOutput::Close(conn) => self.begin_close(now, conn),
-            ControlNodeOutput::HandOff { conn, shard, established } => {
-                self.hand_off(conn, shard, *established);
+            ControlNodeOutput::HandOff { conn, shard, established, session } => {
+                self.hand_off(conn, shard, DataLink { established, session });
             }
             ControlNodeOutput::Shard(shard, mail) => self.post(shard, Post::Mail(mail)),
             ControlNodeOutput::Store(ticket, request) => {
@@ -594,7 +620,7 @@ impl ControlThread {
         self.write(now, id);
     }
 
-    fn hand_off(&mut self, id: ConnId, shard: ShardIndex, established: Established) {
+    fn hand_off(&mut self, id: ConnId, shard: ShardIndex, link: DataLink) {
         let Some(conn) = self.conns.remove(&id) else {
             // Its handshake and the silo ended in one look: `end` has closed it.
             assert!(self.end_at.is_some(), "a handed-over connection is open");
@@ -602,8 +628,8 @@ impl ControlThread {
         };
         let socket = conn.socket.expect("an open connection has a socket");
         self.readiness.remove(&socket).expect("it is in the set");
-        let may_pause = established.role == Role::Acceptor;
-        let new = NewLink { socket, link: established, may_pause };
+        let may_pause = link.established.role == Role::Acceptor;
+        let new = NewLink { socket, link, may_pause };
         self.post(shard, Post::Link(Box::new(new)));
     }
 

@@ -6,11 +6,13 @@
 //! - [`reactor`]: the seam to glommio. [`readiness`]: which sockets are ready. [`signal`]: wakes.
 //! - [`idle`]: when a pump spins, sleeps, or passes through the ring.
 //! - [`shared`]: what the threads of a silo see of each other: numbers, never structures.
+//! - [`certificates`]: their files, read again when they have changed.
 //! - [`check`]: whether this machine lets a silo run, asked before anything else starts.
 //!
 //! A panic of any of these threads is a broken invariant: the process aborts, since the silo is the
 //! unit of failure.
 
+pub(crate) mod certificates;
 pub(crate) mod check;
 pub(crate) mod clock;
 pub(crate) mod control;

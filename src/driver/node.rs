@@ -5,19 +5,26 @@ use siloring_core::ports::store::StoreResult;
 use siloring_core::sync::mailbox::Sender;
 use siloring_runtime::exec::local::Unpark;
 use siloring_runtime::mail::{ConnId, ControlMail, ShardMail};
-use siloring_transport::Established;
+use siloring_transport::{Established, Session};
 
 use crate::pump::{NodeOutput, ShardNode};
 
 use super::shard::{Effect, Node, Post};
 
+/// A data link that is up.
+pub(crate) struct DataLink {
+    pub(crate) established: Box<Established>,
+    /// What seals it; `None` without TLS.
+    pub(crate) session: Option<Box<Session>>,
+}
+
 impl Node for ShardNode {
     type Mail = ShardMail;
     type ControlMail = ControlMail;
-    type Link = Established;
+    type Link = DataLink;
 
-    fn attach(&mut self, now: Moment, conn: ConnId, link: Established) {
-        Self::attach(self, now, conn, &link);
+    fn attach(&mut self, now: Moment, conn: ConnId, link: DataLink) {
+        Self::attach(self, now, conn, &link.established, link.session);
     }
 
     fn receive_space(&mut self, now: Moment, conn: ConnId) -> Option<&mut [u8]> {
@@ -32,8 +39,12 @@ impl Node for ShardNode {
         Self::closed(self, now, conn, reason);
     }
 
-    fn unsent(&self, conn: ConnId) -> &[u8] {
+    fn unsent(&mut self, conn: ConnId) -> &[u8] {
         Self::unsent(self, conn)
+    }
+
+    fn backlog_bytes(&self, conn: ConnId) -> usize {
+        Self::backlog_bytes(self, conn)
     }
 
     fn frames_count(&self) -> u64 {

@@ -60,8 +60,10 @@ pub(crate) trait Node {
     fn received(&mut self, now: Moment, conn: ConnId, count: usize);
     /// A link is gone.
     fn closed(&mut self, now: Moment, conn: ConnId, reason: &str);
-    /// What a link has to send.
-    fn unsent(&self, conn: ConnId) -> &[u8];
+    /// What a link has to send next: all of it, or a batch.
+    fn unsent(&mut self, conn: ConnId) -> &[u8];
+    /// How many bytes a link has to send in all.
+    fn backlog_bytes(&self, conn: ConnId) -> usize;
     /// The kernel took so many bytes of it.
     fn sent(&mut self, conn: ConnId, count: usize);
     /// Frames that links have taken to send.
@@ -497,7 +499,7 @@ impl<N: Node> Pump<N> {
                 Err(error) => return self.lose(now, conn, &error.to_string()),
             }
         }
-        let left = self.node.unsent(conn).len();
+        let left = self.node.backlog_bytes(conn);
         let watch = if left == 0 {
             Interest::Read
         } else if found.may_pause && left > LINK_READ_PAUSE_BYTES {
@@ -609,7 +611,7 @@ impl<N: Node> Pump<N> {
         let Some(stop_at) = self.stop_at else {
             return false;
         };
-        let unsent = self.conns.ids().any(|conn| !self.node.unsent(conn).is_empty());
+        let unsent = self.conns.ids().any(|conn| self.node.backlog_bytes(conn) > 0);
         let kept = self.control.len() > 0 || self.shards.iter().any(|shard| shard.len() > 0);
         !(unsent || kept) || now.since(stop_at) >= LINK_LINGER_MAX
     }

@@ -18,8 +18,8 @@
 //! lane and inquiry. Directory messages that wait for a lane: `DIRECTORY_WAITING_MAX` a peer.
 //!
 //! The files: `knocks.rs` keeps those who dialled us, `handshakes.rs` shakes hands with them and
-//! with those whom we dial (`dials.rs`), `lanes.rs` speaks on the lanes that come of it, `leave.rs`
-//! drains.
+//! with those whom we dial (`dials.rs`), inside TLS if it is set (`sealed.rs`), `lanes.rs` speaks
+//! on the lanes that come of it, `leave.rs` drains.
 //!
 //! Deliberately absent: sockets, threads, clocks; the choice of whom to probe, vote against or dial
 //! (the machine's); requests and replies (the shards').
@@ -31,6 +31,7 @@ mod handshakes;
 mod knocks;
 mod lanes;
 mod leave;
+mod sealed;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -43,7 +44,7 @@ use siloring_runtime::control::{Control, ControlOutput, JoinError, Reach, StoreT
 use siloring_runtime::directory::DirectoryMessage;
 use siloring_runtime::mail::{ConnId, ControlMail, ShardMail};
 use siloring_transport::net::UnixName;
-use siloring_transport::{Established, LocalFacts, Refusal, RefusalKind};
+use siloring_transport::{Certificates, Established, LocalFacts, Refusal, RefusalKind, Session};
 
 use self::backoff::Backoffs;
 use self::conn::{Conn, Lane, State, Wanted};
@@ -110,6 +111,8 @@ pub enum ControlNodeOutput {
         shard: ShardIndex,
         /// What the handshake said.
         established: Box<Established>,
+        /// What seals it; `None` without TLS.
+        session: Option<Box<Session>>,
     },
     /// Mail to a shard.
     Shard(ShardIndex, ShardMail),
@@ -158,6 +161,8 @@ pub struct ControlNode {
     advertised: String,
     mode: LinkMode,
     nonces: Nonces,
+    /// TCP connections are sealed with these; `None` without TLS.
+    certificates: Option<Certificates>,
     view: Arc<View>,
     conns: BTreeMap<ConnId, Conn>,
     conn_counter: u64,
@@ -218,6 +223,7 @@ impl ControlNode {
             advertised: advertised.into(),
             mode,
             nonces,
+            certificates: None,
             view: Arc::default(),
             conns: BTreeMap::new(),
             conn_counter: 0,
@@ -240,6 +246,11 @@ impl ControlNode {
         }
     }
 
+    /// New TCP connections are sealed with these; the ones there are stay as they are.
+    pub fn set_certificates(&mut self, certificates: Certificates) {
+        self.certificates = Some(certificates);
+    }
+
     /// Begins to join.
     pub fn start(&mut self, now: Moment) {
         self.machine.start(now);
@@ -252,8 +263,8 @@ impl ControlNode {
     }
 
     /// Where a connection's unsent bytes are; empty for one that is not the node's.
-    pub fn unsent(&self, conn: ConnId) -> &[u8] {
-        self.conns.get(&conn).map_or(&[], Conn::unsent)
+    pub fn unsent(&mut self, conn: ConnId) -> &[u8] {
+        self.conns.get_mut(&conn).map_or(&[], Conn::unsent)
     }
 
     /// The kernel took so many of them.
@@ -281,9 +292,16 @@ impl ControlNode {
 
     /// Bytes have come.
     pub fn receive(&mut self, now: Moment, conn: ConnId, bytes: &[u8]) {
-        let Some(found) = self.conns.get_mut(&conn) else {
-            return;
-        };
+        match self.conns.get(&conn) {
+            None => return,
+            Some(found) if found.session.is_some() => self.receive_sealed(now, conn, bytes),
+            Some(_) => self.receive_plain(now, conn, bytes),
+        }
+        self.follow(now);
+    }
+
+    fn receive_plain(&mut self, now: Moment, conn: ConnId, bytes: &[u8]) {
+        let found = self.conns.get_mut(&conn).expect("looked up by the caller");
         match &mut found.state {
             State::Dialing | State::Closing { .. } => {}
             State::Shaking(shaking) => {
@@ -298,7 +316,6 @@ impl ControlNode {
                 self.take_incoming(now, conn, peer, incoming);
             }
         }
-        self.follow(now);
     }
 
     /// Mail of a shard or of the surrounding program.
@@ -513,7 +530,7 @@ impl ControlNode {
         let Some(found) = self.conns.get(&conn) else {
             return;
         };
-        let unsent = found.unsent().to_vec();
+        let unsent = found.plain().to_vec();
         self.set_closing(conn, unsent);
     }
 

@@ -32,8 +32,8 @@ use siloring_runtime::shard::{
     Direction, IncomingRequest, Shard, ShardConfig, ShardOutput, ShardSizes,
 };
 use siloring_transport::{
-    Class, Established, Frame, Inbound, Link, Outbound, Position, Refusal, RefusalKind, Role,
-    SendRefused,
+    Class, Established, Frame, Inbound, Link, Outbound, Position, Refusal, RefusalKind, RefusedBy,
+    Role, SendRefused, Session, SessionError,
 };
 
 /// What a shard and its links want done.
@@ -77,6 +77,8 @@ struct LinkTable {
 struct Sending {
     outbound: Outbound,
     is_dirty: bool,
+    /// Whether the receiving half has a session, which seals what is sent.
+    is_sealed: bool,
 }
 
 impl LinkTable {
@@ -148,12 +150,29 @@ impl Links for LinkTable {
 #[derive(Debug)]
 struct Receiving {
     inbound: Inbound,
+    /// TLS, for both halves; `None` without.
+    session: Option<Box<Session>>,
     peer: Generation,
     deadline_default: core::time::Duration,
     /// Whether it carries this shard's requests.
     role: Role,
     /// When the failure detector was last told that bytes have come.
     heard_told: Moment,
+}
+
+impl Receiving {
+    /// Opens more of what has come: whether there are new bytes to read frames from.
+    fn open(&mut self) -> Result<bool, SessionError> {
+        let Some(session) = &mut self.session else { return Ok(false) };
+        let count = session.open(self.inbound.receive_space())?;
+        self.inbound.received(count);
+        Ok(count > 0)
+    }
+
+    /// Why the link's frames came to an end: for the event, and for the peer.
+    fn end(error: &SessionError) -> (String, Option<Refusal>) {
+        (error.to_string(), error.refusal().filter(|refusal| refusal.by == RefusedBy::Us).cloned())
+    }
 }
 
 /// A shard with its data links.
@@ -189,19 +208,33 @@ impl ShardNode {
     }
 
     /// Takes a connection whose handshake for a link of this shard is done.
-    pub fn attach(&mut self, now: Moment, conn: ConnId, established: &Established) {
+    /// With a session its bytes are sealed.
+    pub fn attach(
+        &mut self,
+        now: Moment,
+        conn: ConnId,
+        established: &Established,
+        mut session: Option<Box<Session>>,
+    ) {
         let peer = established.peer_generation();
         if self.shard.view().is_gone(peer) || peer == Generation::NONE {
-            let last = [established.unsent.clone(), gone().to_frame()].concat();
+            let mut last = [established.unsent.clone(), gone().to_frame()].concat();
+            if let Some(session) = &mut session {
+                last = session.finish(&last);
+            }
             self.outputs.push_back(NodeOutput::Close { conn, last });
             return;
+        }
+        if let Some(session) = &mut session {
+            session.start_counting();
         }
         let (inbound, outbound) = Link::new(established).split();
         let (deadline_default, role) = (established.peer_deadline_default, established.role);
         let heard_told = Moment::ZERO;
-        let receiving = Receiving { inbound, peer, deadline_default, role, heard_told };
+        let is_sealed = session.is_some();
+        let receiving = Receiving { inbound, session, peer, deadline_default, role, heard_told };
         self.conns.insert(conn, receiving);
-        self.shard.links.conns.insert(conn, Sending { outbound, is_dirty: false });
+        self.shard.links.conns.insert(conn, Sending { outbound, is_dirty: false, is_sealed });
         let view = self.shard.view().number();
         self.shard.links.tell_view_to(conn, view);
         let direction = match established.role {
@@ -227,13 +260,20 @@ impl ShardNode {
         if self.shard.is_fenced(now) {
             return None;
         }
-        Some(self.conns.get_mut(&conn)?.inbound.receive_space())
+        let receiving = self.conns.get_mut(&conn)?;
+        Some(match &mut receiving.session {
+            None => receiving.inbound.receive_space(),
+            Some(session) => session.receive_space(),
+        })
     }
 
     /// So many bytes were put into [`ShardNode::receive_space`].
     pub fn received(&mut self, now: Moment, conn: ConnId, count: usize) {
         let Some(receiving) = self.conns.get_mut(&conn) else { return };
-        receiving.inbound.received(count);
+        match &mut receiving.session {
+            None => receiving.inbound.received(count),
+            Some(session) => session.received(count),
+        }
         if now.since(receiving.heard_told) >= HEARD_PERIOD {
             receiving.heard_told = now;
             self.outputs.push_back(NodeOutput::Control(ControlMail::Heard(receiving.peer)));
@@ -253,7 +293,11 @@ impl ShardNode {
                         break Some((reason.to_owned(), Some(Refusal::ours(kind, reason))));
                     }
                 }
-                Ok(None) => break None,
+                Ok(None) => match receiving.open() {
+                    Ok(true) => {}
+                    Ok(false) => break None,
+                    Err(error) => break Some(Receiving::end(&error)),
+                },
                 Err(error) => break Some((error.to_string(), error.refusal())),
             }
         };
@@ -283,13 +327,22 @@ impl ShardNode {
 
     /// The reason behind what still waits: outcomes that others wait for. Requests that wait count
     /// as never sent, and may be sent again elsewhere: behind them nothing is told.
-    fn last_bytes(&self, conn: ConnId, refusal: &Refusal) -> Option<Vec<u8>> {
-        let unsent = self.unsent(conn);
-        let may_be_sent = match self.conns.get(&conn)?.role {
-            Role::Dialer => unsent.is_empty(),
-            Role::Acceptor => unsent.len() <= LINK_LAST_BYTES_MAX,
+    fn last_bytes(&mut self, conn: ConnId, refusal: &Refusal) -> Option<Vec<u8>> {
+        let backlog_bytes = self.backlog_bytes(conn);
+        let receiving = self.conns.get_mut(&conn)?;
+        let may_be_sent = match receiving.role {
+            Role::Dialer => backlog_bytes == 0,
+            Role::Acceptor => backlog_bytes <= LINK_LAST_BYTES_MAX,
         };
-        may_be_sent.then(|| [unsent, &refusal.to_frame()].concat())
+        if !may_be_sent {
+            return None;
+        }
+        let unsent = self.shard.links.conns.get(&conn)?.outbound.unsent();
+        let last = [unsent, &refusal.to_frame()].concat();
+        Some(match &mut receiving.session {
+            None => last,
+            Some(session) => session.finish(&last),
+        })
     }
 
     /// A connection is gone: what was open on it ends.
@@ -311,16 +364,38 @@ impl ShardNode {
         self.shard.link_down(now, conn, sending.outbound.written());
     }
 
-    /// Bytes to send on a connection.
-    pub fn unsent(&self, conn: ConnId) -> &[u8] {
-        self.shard.links.conns.get(&conn).map_or(&[], |sending| sending.outbound.unsent())
+    /// Bytes to send on a connection; under TLS a batch of them, which is sealed by this.
+    pub fn unsent(&mut self, conn: ConnId) -> &[u8] {
+        let Some(sending) = self.shard.links.conns.get_mut(&conn) else { return &[] };
+        if !sending.is_sealed {
+            return sending.outbound.unsent();
+        }
+        let Some(session) = session_of(&mut self.conns, conn) else { return &[] };
+        let sealed = session.seal(sending.outbound.unsent());
+        sending.outbound.sealed(sealed);
+        session.unsent()
     }
 
     /// The kernel took so many of [`ShardNode::unsent`].
     pub fn sent(&mut self, conn: ConnId, count: usize) {
-        if let Some(sending) = self.shard.links.conns.get_mut(&conn) {
-            sending.outbound.sent(count);
+        let Some(sending) = self.shard.links.conns.get_mut(&conn) else { return };
+        if !sending.is_sealed {
+            return sending.outbound.sent(count);
         }
+        if let Some(session) = session_of(&mut self.conns, conn) {
+            sending.outbound.handed_over(session.sent(count));
+        }
+    }
+
+    /// How many bytes wait on a connection.
+    pub fn backlog_bytes(&self, conn: ConnId) -> usize {
+        let Some(sending) = self.shard.links.conns.get(&conn) else { return 0 };
+        let waiting = sending.outbound.backlog_bytes();
+        if !sending.is_sealed {
+            return waiting;
+        }
+        let session = self.conns.get(&conn).and_then(|receiving| receiving.session.as_deref());
+        waiting + session.map_or(0, |session| session.unsent().len())
     }
 
     /// Moves the connections that have new bytes to send into `out`.
@@ -451,6 +526,10 @@ impl ShardNode {
     pub const fn silo(&self) -> Generation {
         self.me
     }
+}
+
+fn session_of(conns: &mut HashMap<ConnId, Receiving>, conn: ConnId) -> Option<&mut Session> {
+    conns.get_mut(&conn)?.session.as_deref_mut()
 }
 
 const PEER_GONE: &str = "the peer is gone in the view";

@@ -9,6 +9,7 @@ use siloring_storage::OpenError;
 use siloring_transport::{FactsError, Refusal, RefusalKind, SecretError};
 
 use crate::config::ConfigError;
+use crate::driver::certificates::TlsError;
 use crate::driver::check;
 use crate::driver::shard::ShardError;
 
@@ -51,8 +52,8 @@ pub enum StartError {
     },
     /// Anybody who reaches the port could call everything.
     #[error(
-        "{bind} is reachable from other hosts and no secret is set: set a secret, bind a loopback \
-         address, or accept the risk with danger_insecure_network"
+        "{bind} is reachable from other hosts and neither tls nor a secret is set: set one, bind a \
+         loopback address, or accept the risk with danger_insecure_network"
     )]
     InsecureBind {
         /// Where it would listen.
@@ -61,6 +62,9 @@ pub enum StartError {
     /// A cluster secret is too short.
     #[error("{0}: generate one with `head -c 32 /dev/urandom | base64`")]
     Secret(SecretError),
+    /// The certificates for TLS cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// A setting is out of its bounds.
     #[error("{0}: change that setting")]
     Facts(FactsError),
@@ -196,7 +200,10 @@ impl StartError {
         let detail = refusal.to_string();
         let remedy = match refusal.kind {
             RefusalKind::ForeignCluster => return Self::ForeignCluster { detail },
-            RefusalKind::BadCredential => "set the cluster's secret",
+            RefusalKind::BadCredential => {
+                "set tls on both, with certificates of CAs that both trust, or on neither, and on \
+                 both set the cluster's secret"
+            }
             RefusalKind::LayoutChanged => "raise the version of the type whose fields changed",
             RefusalKind::VersionUnsupported => "run releases that share a wire version",
             RefusalKind::IdentityMismatch

@@ -18,9 +18,10 @@ use siloring_runtime::host::HostFactory;
 use siloring_runtime::shard::ShardConfig;
 use siloring_storage::{RegistryWatch, StoreThreads};
 use siloring_transport::net::host_identity;
-use siloring_transport::{LocalFacts, Secret, WireVersions};
+use siloring_transport::{LocalFacts, Secret, WireVersions, silo_uri};
 
 use crate::config::Settings;
+use crate::driver::certificates::CertificateFiles;
 use crate::driver::idle::Idle;
 use crate::driver::reactor::Placement;
 use crate::driver::shared::Shared;
@@ -43,6 +44,7 @@ pub(super) struct Plan {
     pub(super) idle_after: Duration,
     pub(super) hub_kinds: Vec<String>,
     pub(super) facts: LocalFacts,
+    pub(super) certificates: Option<CertificateFiles>,
 }
 
 impl Plan {
@@ -84,9 +86,12 @@ impl Plan {
         facts.check()?;
         if !(bind.ip().is_loopback() || settings.danger_insecure_network)
             && facts.secrets.is_empty()
+            && settings.tls.is_none()
         {
             return Err(StartError::InsecureBind { bind });
         }
+        let uri = silo_uri(&facts.cluster, &name);
+        let certificates = settings.tls.clone().map(|tls| CertificateFiles::new(tls, uri));
         let fits = usize::from(shards) <= usize::from(usable_cpus(allowed.len()));
         Ok(Self {
             name,
@@ -101,6 +106,7 @@ impl Plan {
             idle_after: settings.idle_after.unwrap_or(ACTIVATION_IDLE_MAX),
             hub_kinds: all_hub_kinds(hub_kinds),
             facts,
+            certificates,
         })
     }
 
@@ -284,6 +290,7 @@ mod tests {
     use siloring_transport::FactsError;
 
     use super::*;
+    use crate::driver::certificates::Tls;
 
     fn plan(change: impl FnOnce(&mut Settings)) -> Result<Plan, StartError> {
         let mut settings = Settings { shards: Some(1), ..Settings::default() };
@@ -306,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_others_reach_needs_a_secret_or_the_danger_taken() {
+    fn a_port_that_others_reach_needs_a_secret_or_tls_or_the_danger_taken() {
         let open = |settings: &mut Settings| {
             settings.bind = Some("0.0.0.0:7000".into());
             settings.advertise = Some("pod-a:7000".into());
@@ -317,6 +324,12 @@ mod tests {
             settings.secrets = vec![vec![7; 32]];
         };
         assert!(plan(secret).is_ok());
+        let tls = |settings: &mut Settings| {
+            open(settings);
+            let [ca, certificate, key] = ["ca", "certificate", "key"].map(Into::into);
+            settings.tls = Some(Tls { ca, certificate, key });
+        };
+        assert!(plan(tls).is_ok());
         let danger = |settings: &mut Settings| {
             open(settings);
             settings.danger_insecure_network = true;

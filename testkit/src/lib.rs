@@ -3,9 +3,10 @@
 //!
 //! [`sim`] runs the real nodes of a silo on virtual time, on one thread, with every fault from a
 //! seed. [`process`] starts silos as operating-system processes, and [`postgres`] a private server
-//! for them. All of it is for your own grains too. The bodies of this project's fuzz targets are
-//! here as well, behind the feature `fuzz`.
+//! for them, [`certificates`] what they need for TLS. All of it is for your own grains too. The
+//! bodies of this project's fuzz targets are here as well, behind the feature `fuzz`.
 
+pub mod certificates;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod postgres;

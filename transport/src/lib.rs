@@ -29,4 +29,5 @@ pub use refusal::{Refusal, RefusalKind, RefusedBy};
 pub use secret::{Secret, SecretError};
 pub use tls::{
     Certificates, CertificatesError, PeerNames, Pem, Session, SessionError, TlsFile, WallClock,
+    silo_uri,
 };

@@ -51,8 +51,11 @@ impl Node for Echo {
     fn closed(&mut self, _now: Moment, _conn: ConnId, _reason: &str) {
         self.effects.push_back(Effect::Control(Mail::Closed));
     }
-    fn unsent(&self, conn: ConnId) -> &[u8] {
+    fn unsent(&mut self, conn: ConnId) -> &[u8] {
         self.unsent.iter().find(|(id, _)| *id == conn).map_or(&[], |(_, bytes)| bytes)
+    }
+    fn backlog_bytes(&self, conn: ConnId) -> usize {
+        self.unsent.iter().find(|(id, _)| *id == conn).map_or(0, |(_, bytes)| bytes.len())
     }
     fn frames_count(&self) -> u64 {
         0

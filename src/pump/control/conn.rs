@@ -12,7 +12,7 @@ use siloring_runtime::control::ControlMessage;
 use siloring_runtime::directory::DirectoryMessage;
 use siloring_runtime::mail::ConnId;
 use siloring_transport::{
-    Class, Handshake, Link, LinkError, Purpose, Refusal, RefusalKind, SendRefused,
+    Class, Handshake, Link, LinkError, Purpose, Refusal, RefusalKind, SendRefused, Session,
 };
 
 /// What a dial is for.
@@ -86,6 +86,8 @@ pub(super) enum State {
 pub(super) struct Conn {
     pub(super) state: State,
     pub(super) cause: Cause,
+    /// What seals it; `None` without TLS.
+    pub(super) session: Option<Box<Session>>,
     /// `tcp` or `unix`.
     pub(super) over: &'static str,
     /// When it is given up.
@@ -102,7 +104,8 @@ impl Conn {
         }
     }
 
-    pub(super) fn unsent(&self) -> &[u8] {
+    /// What waits, before it is sealed.
+    pub(super) fn plain(&self) -> &[u8] {
         match &self.state {
             State::Dialing => &[],
             State::Shaking(shaking) => shaking.unsent(),
@@ -111,7 +114,25 @@ impl Conn {
         }
     }
 
+    /// Bytes for the kernel.
+    pub(super) fn unsent(&mut self) -> &[u8] {
+        let Some(mut session) = self.session.take() else {
+            return self.plain();
+        };
+        let sealed = session.seal(self.plain());
+        self.take_plain(sealed);
+        self.session.insert(session).unsent()
+    }
+
     pub(super) fn sent(&mut self, count: usize) {
+        match &mut self.session {
+            None => self.take_plain(count),
+            Some(session) => drop(session.sent(count)),
+        }
+    }
+
+    /// So much of what waited has left, or is sealed: on a lane nobody asks which.
+    fn take_plain(&mut self, count: usize) {
         match &mut self.state {
             State::Dialing => assert_eq!(count, 0, "nothing is sent before the connection"),
             State::Shaking(shaking) => shaking.sent(count),

@@ -93,6 +93,7 @@ impl ControlNode {
         let conn = self.insert(Conn {
             state: State::Dialing,
             cause: Cause::Dial(wanted.clone()),
+            session: None,
             over: route.name(),
             until: now + DIAL_TIME_MAX,
         });

@@ -20,9 +20,11 @@ impl ControlNode {
     /// to make room for it.
     pub fn accepted(&mut self, now: Moment, over: &'static str, source: Option<IpAddr>) -> ConnId {
         let shaking = Handshake::accept(Arc::clone(&self.facts), (self.nonces)());
+        let (session, shaking) = self.seal(over, Role::Acceptor, shaking);
         let conn = self.insert(Conn {
-            state: State::Shaking(Box::new(shaking)),
+            state: State::Shaking(shaking),
             cause: Cause::Accepted(source),
+            session,
             over,
             until: now + HANDSHAKE_TIME_MAX,
         });
@@ -36,7 +38,8 @@ impl ControlNode {
     fn evict(&mut self, now: Moment, conn: ConnId) {
         self.tell_unfinished(now, conn, "others came, and too many are under way");
         let refusal = Refusal::ours(RefusalKind::Busy, "too many handshakes are under way");
-        let last = [self.unsent(conn), &refusal.to_frame()].concat();
+        let waiting = self.conns.get(&conn).map_or(&[][..], Conn::plain);
+        let last = [waiting, &refusal.to_frame()].concat();
         self.set_closing(conn, last);
     }
 
@@ -69,15 +72,15 @@ impl ControlNode {
 
     /// A dial is connected: the handshake begins.
     pub fn connected(&mut self, now: Moment, conn: ConnId) {
-        let Some(found) = self.conns.get_mut(&conn) else {
+        let Some(Conn { cause: Cause::Dial(wanted), over, .. }) = self.conns.get(&conn) else {
             return;
         };
-        let Cause::Dial(wanted) = &found.cause else {
-            return;
-        };
-        let (purpose, expect) = wanted.purpose(&self.view);
+        let (over, (purpose, expect)) = (*over, wanted.purpose(&self.view));
         let shaking = Handshake::dial(Arc::clone(&self.facts), purpose, expect, (self.nonces)());
-        found.state = State::Shaking(Box::new(shaking));
+        let (session, shaking) = self.seal(over, Role::Dialer, shaking);
+        let found = self.conns.get_mut(&conn).expect("just looked up");
+        found.state = State::Shaking(shaking);
+        found.session = session;
         found.until = now + HANDSHAKE_TIME_MAX;
         self.dirty.push(conn);
         #[cfg(feature = "planted")]
@@ -93,7 +96,10 @@ impl ControlNode {
     /// Hands a data link over although nobody has answered its Hello.
     #[cfg(feature = "planted")]
     fn take_connect_for_up(&mut self, conn: ConnId) {
-        let Some(Conn { cause: Cause::Dial(wanted), .. }) = self.conns.get(&conn) else {
+        let Some(found) = self.conns.get(&conn) else {
+            return;
+        };
+        let Cause::Dial(wanted) = &found.cause else {
             return;
         };
         let (true, &Wanted::Link { from, peer }) = (self.up_at_connect, wanted) else {
@@ -114,12 +120,12 @@ impl ControlNode {
             features: 0,
             purpose: wanted.purpose(&self.view).0,
             role: Role::Dialer,
-            unsent: self.unsent(conn).to_vec(),
+            unsent: found.plain().to_vec(),
             leftover: Vec::new(),
         });
         self.end_handshake(conn);
-        self.conns.remove(&conn);
-        let output = ControlNodeOutput::HandOff { conn, shard: from, established };
+        let session = self.conns.remove(&conn).and_then(|found| found.session);
+        let output = ControlNodeOutput::HandOff { conn, shard: from, established, session };
         self.outputs.push_back(output);
     }
 
@@ -131,13 +137,20 @@ impl ControlNode {
         }
     }
 
-    pub(super) fn take_refusal(&mut self, now: Moment, conn: ConnId, refusal: &Refusal) {
+    /// The handshake has laid the refusal behind what waits.
+    fn take_refusal(&mut self, now: Moment, conn: ConnId, refusal: &Refusal) {
+        let last = self.conns.get(&conn).map_or_else(Vec::new, |found| found.plain().to_vec());
+        self.refuse(now, conn, refusal, last);
+    }
+
+    /// A handshake is refused, by whomever; `last` is what the peer is told.
+    pub(super) fn refuse(&mut self, now: Moment, conn: ConnId, refusal: &Refusal, last: Vec<u8>) {
         let peer = self.conns.get(&conn).expect("a step comes from a connection").peer();
         let wanted = self.end_handshake(conn);
         let reason = refusal.to_string();
         self.event(Event::HandshakeRefused { peer: peer.clone(), reason: reason.clone() });
         self.log_failed(now, peer, refusal.kind.name(), reason);
-        self.close(conn);
+        self.set_closing(conn, last);
         if let Some(wanted) = wanted {
             self.refusal = Some(refusal.clone());
             self.give_up(now, &wanted, reach_of(refusal), &refusal.to_string());
@@ -192,8 +205,9 @@ impl ControlNode {
                 let found = self.conns.remove(&conn).expect("its handshake has just ended");
                 self.link_up(&established, found.over);
                 let shard = if established.role == Role::Dialer { from } else { to };
-                let established = Box::new(established);
-                self.outputs.push_back(ControlNodeOutput::HandOff { conn, shard, established });
+                let (established, session) = (Box::new(established), found.session);
+                let output = ControlNodeOutput::HandOff { conn, shard, established, session };
+                self.outputs.push_back(output);
             }
         }
     }

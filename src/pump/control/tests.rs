@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use siloring_core::limits::{
-    FRAME_BYTES_MAX, HANDSHAKE_TIME_MAX, HANDSHAKES_PENDING_MAX, HANDSHAKES_PER_SOURCE_MAX,
-    LOG_WINDOW,
+    DIAL_BACKOFF_MAX, FRAME_BYTES_MAX, HANDSHAKE_TIME_MAX, HANDSHAKES_PENDING_MAX,
+    HANDSHAKES_PER_SOURCE_MAX, LOG_WINDOW,
 };
 use siloring_core::ports::store::Store as _;
 use siloring_core::wire::{FrameKind, Header};
@@ -16,7 +16,8 @@ use siloring_core::{ClusterId, MethodId, SiloName, ViewNumber};
 use siloring_runtime::control::ControlConfig;
 use siloring_runtime::directory::Word;
 use siloring_storage::MemoryStore;
-use siloring_transport::{Link, Role, WireVersions};
+use siloring_testkit::certificates::{Authority, Validity};
+use siloring_transport::{Link, Pem, Role, WireVersions};
 
 use super::*;
 
@@ -155,9 +156,10 @@ impl World {
                     self.nodes[peer.0].forget(peer.1);
                 }
             }
-            ControlNodeOutput::HandOff { conn, shard, established } => {
+            ControlNodeOutput::HandOff { conn, shard, established, session } => {
                 self.hand_offs.push((index, shard, established.role));
                 let own = Link::new(&established).unsent().to_vec();
+                let own = session.map_or(own.clone(), |mut session| session.finish(&own));
                 if let Some(peer) = self.pipes.remove(&(index, conn)) {
                     self.nodes[peer.0].receive(now, peer.1, &own);
                 }
@@ -424,4 +426,116 @@ fn a_directory_message_waits_for_its_lane_and_reaches_its_shard() {
                 if *from == sender && *got == message)
     });
     assert!(arrived);
+}
+
+// ---- inside TLS
+
+/// Certificates of that CA for the silo of that name.
+fn certificates(authority: &Authority, name: &str) -> Certificates {
+    let uri = format!("siloring://nodes/{name}");
+    let issued = authority.issue(&[&uri], Validity::Now);
+    let (ca, certificate) = (issued.ca.as_bytes(), issued.certificate.as_bytes());
+    let pem = Pem { ca, certificate, key: issued.key.as_bytes() };
+    Certificates::new(pem, &uri, || Duration::from_secs(1_780_000_000)).unwrap()
+}
+
+/// A world whose first silos have certificates of that CA.
+fn sealed(count: usize, authority: &Authority) -> World {
+    let mut world = World::new(2);
+    for (index, node) in world.nodes.iter_mut().enumerate().take(count) {
+        node.set_certificates(certificates(authority, &format!("pod-{index}")));
+    }
+    world
+}
+
+/// Lets a silo dial a data link to the other one; why it failed, if it did.
+fn dial_link(world: &mut World, from: usize) -> Option<String> {
+    let peer = world.generation(1 - from);
+    let (now, known) = (world.now, world.mail.len());
+    world.nodes[from].mail(now, ControlMail::OpenLink { from: ShardIndex(0), peer });
+    world.settle();
+    world.mail[known..].iter().find_map(|(_, _, mail)| {
+        if let ShardMail::LinkFailed { reason, .. } = mail { Some(reason.clone()) } else { None }
+    })
+}
+
+/// What the silos say of handshakes that were refused.
+fn refusals(world: &World, node: usize) -> String {
+    let of_node = world.events.iter().filter(|(at, _)| *at == node);
+    let refused = of_node.filter(|(_, event)| event.name() == "HandshakeRefused");
+    refused.map(|(_, event)| event.to_string()).collect()
+}
+
+#[test]
+fn silos_with_certificates_join_and_link_and_renew_them_without_a_break() {
+    let old = Authority::new("old");
+    let mut world = sealed(2, &old);
+    world.start();
+    let lanes = world.lanes_of(0);
+    assert_eq!((lanes.len(), dial_link(&mut world, 0)), (1, None));
+    assert_eq!(world.hand_offs.len(), 2);
+    let new = Authority::new("new");
+    for index in 0..2 {
+        let renewed = certificates(&new, &format!("pod-{index}"));
+        world.nodes[index].set_certificates(renewed);
+    }
+    assert_eq!((world.lanes_of(0), dial_link(&mut world, 1)), (lanes, None), "new and old");
+    assert_eq!(world.hand_offs.len(), 4);
+}
+
+#[test]
+fn silos_of_which_one_has_certificates_tell_each_other() {
+    for from in [0, 1] {
+        let mut world = World::active(2);
+        world.nodes[0].set_certificates(certificates(&Authority::new("ca"), "pod-0"));
+        let failed = dial_link(&mut world, from).expect("it fails");
+        assert!(failed.contains("BadCredential"), "{failed}");
+        for node in [0, 1] {
+            let told = refusals(&world, node);
+            assert!(told.contains("set tls on both"), "{node}, dialled by {from}: {told}");
+        }
+        assert!(world.hand_offs.is_empty());
+    }
+}
+
+#[test]
+fn a_silo_with_the_certificate_of_another_is_refused_as_such_by_both() {
+    for from in [0, 1] {
+        let authority = Authority::new("ca");
+        let mut world = sealed(2, &authority);
+        world.start();
+        world.nodes[1].set_certificates(certificates(&authority, "pod-9"));
+        let failed = dial_link(&mut world, from).expect("it fails");
+        assert!(failed.contains("IdentityMismatch"), "{failed}");
+        for node in [0, 1] {
+            let told = refusals(&world, node);
+            assert!(told.contains("siloring://nodes/pod-9"), "{node}: {told}");
+        }
+        // The dialer's link may be up before it hears: it is closed with that reason.
+        world.nodes[1].set_certificates(certificates(&authority, "pod-1"));
+        world.now += DIAL_BACKOFF_MAX;
+        assert_eq!(dial_link(&mut world, from), None, "as itself it is let in");
+    }
+}
+
+#[test]
+fn a_dialer_that_begins_tls_and_falls_silent_is_closed_in_time() {
+    let authority = Authority::new("ca");
+    let mut world = sealed(2, &authority);
+    world.start();
+    let now = world.now;
+    for spoken_bytes in [0, 1, 100, usize::MAX] {
+        let before = (world.nodes[0].conns.len(), world.count(0, "HandshakeUnfinished"));
+        let conn = world.nodes[0].accepted(now, "tcp", Some(source(200)));
+        let hello = certificates(&authority, "pod-5").dial().unsent().to_vec();
+        world.nodes[0].receive(now, conn, &hello[..spoken_bytes.min(hello.len())]);
+        world.settle();
+        assert_eq!(world.nodes[0].conns.len(), before.0 + 1, "it is waited for");
+        let until = world.nodes[0].conns[&conn].until;
+        assert_eq!(until, now + HANDSHAKE_TIME_MAX);
+        world.nodes[0].time_out(now, conn);
+        world.settle();
+        let after = (world.nodes[0].conns.len(), world.count(0, "HandshakeUnfinished"));
+        assert_eq!(after, (before.0, before.1 + 1));
+    }
 }

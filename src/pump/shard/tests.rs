@@ -7,7 +7,8 @@ use siloring_core::limits::{FRAME_BYTES_MAX, HEARD_PERIOD};
 use siloring_core::view::{SiloRow, SiloStatus, View};
 use siloring_core::wire::VERSION;
 use siloring_runtime::handle::{Post, PostError};
-use siloring_transport::{LinkError, Purpose};
+use siloring_testkit::certificates::{Authority, Validity};
+use siloring_transport::{Certificates, LinkError, Pem, Purpose};
 
 use super::*;
 
@@ -72,11 +73,43 @@ struct World {
     node: ShardNode,
     /// The peer's end of the link.
     peer: Link,
+    /// And of its TLS, if it has any.
+    session: Option<Session>,
+}
+
+/// Two sessions that are up: of the side that dialled, and of the other.
+fn sessions() -> [Session; 2] {
+    let authority = Authority::new("ca");
+    let [dialer, acceptor] = ["dialer", "acceptor"].map(|name| {
+        let uri = format!("siloring://pair/{name}");
+        let issued = authority.issue(&[&uri], Validity::Now);
+        let (ca, certificate) = (issued.ca.as_bytes(), issued.certificate.as_bytes());
+        let pem = Pem { ca, certificate, key: issued.key.as_bytes() };
+        Certificates::new(pem, &uri, || Duration::from_secs(1_780_000_000)).unwrap()
+    });
+    let mut sessions = [dialer.dial(), acceptor.accept()];
+    for from in [0, 1].repeat(4) {
+        let bytes = sessions[from].unsent().to_vec();
+        sessions[from].sent(bytes.len());
+        sessions[1 - from].feed(&bytes);
+        assert_eq!(sessions[1 - from].open(&mut [0]), Ok(0));
+    }
+    sessions
 }
 
 impl World {
     /// A shard with one link, which it dialled or accepted.
     fn linked(role: Role) -> Self {
+        Self::linked_over(role, None)
+    }
+
+    /// The same, inside TLS.
+    fn sealed(role: Role) -> Self {
+        Self::linked_over(role, Some(sessions()))
+    }
+
+    fn linked_over(role: Role, sessions: Option<[Session; 2]>) -> Self {
+        let [own, session] = sessions.map_or([None, None], |sessions| sessions.map(Some));
         let me = Endpoint { silo: Generation(1), shard: ShardIndex(0) };
         let now = Moment::ZERO + Duration::from_secs(100);
         let handle = Handle::new(Arc::new(Nowhere));
@@ -84,12 +117,12 @@ impl World {
         let mut node = ShardNode::new(now, config, Arc::new(Nowhere), handle);
         node.set_lease(Moment::NEVER);
         node.mail(now, ShardMail::View(view(3, SiloStatus::Active)));
-        node.attach(now, CONN, &established(role));
+        node.attach(now, CONN, &established(role), own.map(Box::new));
         let other = match role {
             Role::Dialer => Role::Acceptor,
             Role::Acceptor => Role::Dialer,
         };
-        let mut world = Self { now, node, peer: Link::new(&established(other)) };
+        let mut world = Self { now, node, peer: Link::new(&established(other)), session };
         world.outputs();
         world
     }
@@ -106,11 +139,28 @@ impl World {
     }
 
     fn hand_to_peer(&mut self, bytes: &[u8]) {
+        let mut opened = bytes.to_vec();
+        if let Some(session) = &mut self.session {
+            session.feed(bytes);
+            let count = session.open(&mut opened).unwrap();
+            opened.truncate(count);
+        }
+        let bytes = &opened;
         self.peer.receive_space()[..bytes.len()].copy_from_slice(bytes);
         self.peer.received(bytes.len());
     }
 
     fn receive(&mut self, bytes: &[u8]) {
+        match &mut self.session {
+            None => self.receive_raw(bytes),
+            Some(session) => {
+                let sealed = session.finish(bytes);
+                self.receive_raw(&sealed);
+            }
+        }
+    }
+
+    fn receive_raw(&mut self, bytes: &[u8]) {
         let space = self.node.receive_space(self.now, CONN).expect("it may be read");
         space[..bytes.len()].copy_from_slice(bytes);
         self.node.received(self.now, CONN, bytes.len());
@@ -139,11 +189,12 @@ fn refused_as(error: Option<LinkError>) -> Option<RefusalKind> {
 #[test]
 fn a_peer_whose_bytes_are_no_frame_is_told_why_its_link_closes() {
     for role in [Role::Acceptor, Role::Dialer] {
-        let mut world = World::linked(role);
-        world.flush();
-        world.receive(&[0xff; 128]);
-        assert_eq!(refused_as(world.close()), Some(RefusalKind::ProtocolViolation), "{role:?}");
-        assert_eq!(world.node.conn_count(), 0);
+        for mut world in [World::linked(role), World::sealed(role)] {
+            world.flush();
+            world.receive(&[0xff; 128]);
+            assert_eq!(refused_as(world.close()), Some(RefusalKind::ProtocolViolation), "{role:?}");
+            assert_eq!(world.node.conn_count(), 0);
+        }
     }
 }
 
@@ -158,19 +209,59 @@ fn a_peer_that_is_gone_in_the_view_is_told_so() {
 /// They count as never sent and may be sent elsewhere: the peer must not get them after all.
 #[test]
 fn nothing_is_told_behind_what_a_dialled_link_has_not_sent() {
-    let mut world = World::linked(Role::Dialer);
-    assert!(!world.node.unsent(CONN).is_empty(), "the view");
-    world.receive(&[0xff; 128]);
-    assert_eq!(world.close(), None);
+    for mut world in [World::linked(Role::Dialer), World::sealed(Role::Dialer)] {
+        assert!(!world.node.unsent(CONN).is_empty(), "the view");
+        world.receive(&[0xff; 128]);
+        assert_eq!(world.close(), None);
+    }
+}
+
+#[test]
+fn a_sealed_link_reads_what_was_sealed_and_closes_for_anything_else() {
+    let mut world = World::sealed(Role::Acceptor);
+    world.flush();
+    assert_eq!(world.peer.next_frame().map(|frame| frame.is_none()), Ok(true));
+    assert_eq!(world.peer.peer_view(), ViewNumber(3));
+    world.peer.push_view(ViewNumber(9));
+    let view = world.peer.unsent().to_vec();
+    world.receive(&view);
+    let wanted = |output: &NodeOutput| {
+        matches!(output, NodeOutput::Control(ControlMail::ViewWanted(ViewNumber(9))))
+    };
+    assert!(world.outputs().iter().any(wanted), "the frame was read");
+    // The same frame again, outside TLS.
+    world.receive_raw(&view);
+    let outputs = world.outputs();
+    let is_it = |event: &Event| event.name() == "FrameRefused";
+    let is_refused = |output: &NodeOutput| matches!(output, NodeOutput::Event(e) if is_it(e));
+    assert!(outputs.iter().any(is_refused), "{outputs:?}");
+    assert_eq!(world.node.conn_count(), 0);
+}
+
+/// Records that the kernel has not begun to take are not handed over, although they are sealed.
+#[test]
+fn what_is_sealed_waits_until_the_kernel_takes_it() {
+    let mut world = World::sealed(Role::Acceptor);
+    let waiting = world.node.backlog_bytes(CONN);
+    let sealed = world.node.unsent(CONN).len();
+    assert!(sealed > waiting, "a record is longer than what is in it");
+    assert_eq!(world.node.backlog_bytes(CONN), sealed, "nothing is counted twice");
+    let written = |world: &World| world.node.shard.links.conns[&CONN].outbound.written();
+    assert_eq!(written(&world), 0);
+    world.node.sent(CONN, 1);
+    assert_eq!(written(&world), waiting as u64, "all that is in the record");
+    world.node.sent(CONN, sealed - 1);
+    assert_eq!((written(&world), world.node.backlog_bytes(CONN)), (waiting as u64, 0));
 }
 
 #[test]
 fn what_an_accepted_link_has_not_sent_goes_before_the_reason() {
-    let mut world = World::linked(Role::Acceptor);
-    assert!(!world.node.unsent(CONN).is_empty(), "the view");
-    world.receive(&[0xff; 128]);
-    assert_eq!(refused_as(world.close()), Some(RefusalKind::ProtocolViolation));
-    assert_eq!(world.peer.peer_view(), ViewNumber(3));
+    for mut world in [World::linked(Role::Acceptor), World::sealed(Role::Acceptor)] {
+        assert!(!world.node.unsent(CONN).is_empty(), "the view");
+        world.receive(&[0xff; 128]);
+        assert_eq!(refused_as(world.close()), Some(RefusalKind::ProtocolViolation));
+        assert_eq!(world.peer.peer_view(), ViewNumber(3));
+    }
 }
 
 #[test]
@@ -209,7 +300,7 @@ fn a_link_that_comes_up_to_a_silo_that_leaves_is_parted_with() {
     world.now += Duration::from_millis(20);
     world.node.tick(world.now);
     let late = ConnId(2);
-    world.node.attach(world.now, late, &established(Role::Dialer));
+    world.node.attach(world.now, late, &established(Role::Dialer), None);
     world.outputs();
     let mut closed = false;
     for _ in 0..500 {

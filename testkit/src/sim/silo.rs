@@ -364,7 +364,7 @@ impl Silo {
                         context.close(end);
                     }
                 }
-                ControlNodeOutput::HandOff { conn, shard, established } => {
+                ControlNodeOutput::HandOff { conn, shard, established, session: _ } => {
                     self.hand_off(conn, shard, established, context);
                 }
                 ControlNodeOutput::Shard(shard, mail) => self.mail_shard(shard, mail, context),
@@ -526,7 +526,7 @@ impl Silo {
             shard_input(&mut node, seat, input, &mut lost, context);
         }
         while let Some((end, established)) = seat.handed.pop_front() {
-            node.attach(now, conn_of(end), &established);
+            node.attach(now, conn_of(end), &established, None);
         }
         while let Some(mail) = self.mailboxes.shards[index].pop() {
             if matches!(mail, ShardMail::BeginDrain) {

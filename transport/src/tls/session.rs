@@ -17,9 +17,8 @@
 //! when the ones before have left, so that what waits can still be taken back. After an error it
 //! yields nothing more, but for the alert that tells the peer.
 //!
-//! **Bounds.** One buffer each way: a read chunk and a record; [`TLS_SEAL_BYTES_MAX`] and its
-//! overhead. A peer whose certificate has not held yet costs at most
-//! [`HANDSHAKE_FRAME_BYTES_MAX`] of them.
+//! **Bounds.** One buffer each way: a read chunk behind [`HANDSHAKE_FRAME_BYTES_MAX`] bytes, which
+//! is as much as may wait to become whole; and [`TLS_SEAL_BYTES_MAX`] with its overhead.
 //!
 //! Deliberately absent: the alert that announces the end. Frames have a length, and a link that
 //! ends is a lost link however it ends; so nobody wins anything by cutting one.
@@ -43,11 +42,14 @@ use siloring_core::wire::{FrameKind, Header};
 use super::{PeerNames, names_of};
 use crate::refusal::{Refusal, RefusalKind, RefusedBy};
 
-const INCOMING_BYTES: usize = READ_CHUNK_BYTES + TLS_RECORD_BYTES_MAX + TLS_RECORD_OVERHEAD_BYTES;
+/// A read chunk behind what may wait.
+const INCOMING_BYTES: usize = HANDSHAKE_FRAME_BYTES_MAX + READ_CHUNK_BYTES;
+const _: () =
+    assert!(RECORD_BYTES_MAX <= HANDSHAKE_FRAME_BYTES_MAX, "a record that is not whole may wait");
+const RECORD_BYTES_MAX: usize = TLS_RECORD_BYTES_MAX + TLS_RECORD_OVERHEAD_BYTES;
 const RECORDS_MAX: usize = TLS_SEAL_BYTES_MAX / TLS_RECORD_BYTES_MAX;
 /// One record more than are sealed at a time: for what TLS says by itself.
-const OUTGOING_BYTES: usize =
-    (RECORDS_MAX + 1) * (TLS_RECORD_BYTES_MAX + TLS_RECORD_OVERHEAD_BYTES);
+const OUTGOING_BYTES: usize = (RECORDS_MAX + 1) * RECORD_BYTES_MAX;
 /// Types of TLS records; a frame begins with a multiple of 16.
 const RECORD_TYPES: core::ops::RangeInclusive<u8> = 20..=23;
 
@@ -86,7 +88,8 @@ impl SessionError {
 /// See the module's head.
 pub struct Session {
     side: Side,
-    incoming: Box<[u8]>,
+    /// Grows to what comes: a peer that is not known yet says little.
+    incoming: Vec<u8>,
     /// Ciphertext that waits.
     start: usize,
     end: usize,
@@ -117,7 +120,8 @@ impl Side {
 
 /// Ciphertext to send, and which plaintext it is.
 struct Outgoing {
-    bytes: Box<[u8]>,
+    /// Grows with what is sealed, up to [`OUTGOING_BYTES`].
+    bytes: Vec<u8>,
     sent: usize,
     end: usize,
     /// Records with plaintext that counts, none of whose bytes have left.
@@ -151,12 +155,12 @@ impl Session {
     fn of(side: Side) -> Self {
         Self {
             side,
-            incoming: vec![0; INCOMING_BYTES].into_boxed_slice(),
+            incoming: Vec::new(),
             start: 0,
             end: 0,
             rest: Vec::new(),
             outgoing: Outgoing {
-                bytes: vec![0; OUTGOING_BYTES].into_boxed_slice(),
+                bytes: Vec::new(),
                 sent: 0,
                 end: 0,
                 records: VecDeque::with_capacity(RECORDS_MAX),
@@ -192,11 +196,16 @@ impl Session {
 
     /// Room for ciphertext: a read chunk at least, once everything was opened.
     pub fn receive_space(&mut self) -> &mut [u8] {
+        self.move_to_front();
+        grow(&mut self.incoming, INCOMING_BYTES);
+        &mut self.incoming[self.end..]
+    }
+
+    fn move_to_front(&mut self) {
         if self.start > 0 {
             self.incoming.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        &mut self.incoming[self.end..]
     }
 
     /// So many bytes were put into [`Self::receive_space`].
@@ -208,13 +217,20 @@ impl Session {
         assert!(self.end <= self.incoming.len(), "more was received than fits");
     }
 
-    /// Takes at most a read chunk of ciphertext.
+    /// Takes at most a read chunk of ciphertext; none any more after a fault.
     ///
     /// # Panics
     /// If there are more, or not everything was opened before.
     pub fn feed(&mut self, bytes: &[u8]) {
-        self.receive_space()[..bytes.len()].copy_from_slice(bytes);
-        self.received(bytes.len());
+        if self.fault.is_some() {
+            return;
+        }
+        self.move_to_front();
+        let end = self.end + bytes.len();
+        assert!(end <= INCOMING_BYTES, "{end} bytes wait");
+        grow(&mut self.incoming, end);
+        self.incoming[self.end..end].copy_from_slice(bytes);
+        self.end = end;
     }
 
     /// Opens what has come into `space`; how many bytes. With none, more must come first.
@@ -377,14 +393,21 @@ impl Outgoing {
         self.records.clear();
     }
 
+    /// Room for `count` bytes, as far as the bound goes.
+    fn room(&mut self, count: usize) -> &mut [u8] {
+        grow(&mut self.bytes, (self.end + count).min(OUTGOING_BYTES));
+        &mut self.bytes[self.end..]
+    }
+
     fn seal(&mut self, plain: &[u8], encrypt: &mut Encrypt<'_>) -> usize {
         let mut sealed = 0;
         for piece in plain.chunks(TLS_RECORD_BYTES_MAX).take(RECORDS_MAX) {
             // A key update may come before it.
-            if self.bytes.len() - self.end < piece.len() + 2 * TLS_RECORD_OVERHEAD_BYTES {
+            let needed = piece.len() + 2 * TLS_RECORD_OVERHEAD_BYTES;
+            if OUTGOING_BYTES - self.end < needed {
                 break;
             }
-            let written = encrypt(piece, &mut self.bytes[self.end..]);
+            let written = encrypt(piece, self.room(needed));
             if self.counts {
                 self.records.push_back(Record { at: self.end, plain_bytes: piece.len() });
             }
@@ -409,6 +432,12 @@ impl Opened<'_> {
         self.space[self.filled..self.filled + count].copy_from_slice(fits);
         self.filled += count;
         self.rest.extend_from_slice(rest);
+    }
+}
+
+fn grow(bytes: &mut Vec<u8>, length: usize) {
+    if bytes.len() < length {
+        bytes.resize(length, 0);
     }
 }
 
@@ -508,7 +537,7 @@ fn take_state(
             Ok(More::Yes)
         }
         State::Encode(encode) => {
-            let Some(count) = encode(&mut outgoing.bytes[outgoing.end..]) else {
+            let Some(count) = encode(outgoing.room(RECORD_BYTES_MAX)) else {
                 let detail = "the peer takes no answers and asks for more";
                 return Err(Refusal::ours(RefusalKind::ProtocolViolation, detail).into());
             };

@@ -2,8 +2,6 @@
 //! tables.
 
 #[cfg(test)]
-mod authority;
-#[cfg(test)]
 mod fixture;
 #[cfg(test)]
 mod handshake;

@@ -1,5 +1,6 @@
 //! TLS: who is let in, what a certificate must name, and what the kernel has taken of a stream.
 
+use core::time::Duration;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -8,14 +9,14 @@ use rcgen::ExtendedKeyUsagePurpose;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
-use siloring_core::limits::TLS_SEAL_BYTES_MAX;
+use siloring_core::limits::{READ_CHUNK_BYTES, TLS_SEAL_BYTES_MAX};
 use siloring_core::wire::{FrameKind, Header};
+use siloring_testkit::certificates::{Authority, Issued, Validity};
 use siloring_transport::{
-    Certificates, CertificatesError, Class, Handshake, Link, LocalFacts, Purpose, Refusal,
+    Certificates, CertificatesError, Class, Handshake, Link, LocalFacts, Pem, Purpose, Refusal,
     RefusalKind, RefusedBy, Session, SessionError, Step, TlsFile,
 };
 
-use crate::authority::{Authority, Issued, Validity};
 use crate::fixture::{
     ACCEPTOR, DIALER, accept, both_active, data_links, dial, facts, with_secrets,
 };
@@ -23,8 +24,18 @@ use crate::fixture::{
 const DIALER_URI: &str = "siloring://demo/silo-3";
 const ACCEPTOR_URI: &str = "siloring://demo/silo-2";
 
+/// The middle of 2026.
+fn today() -> Duration {
+    Duration::from_secs(1_780_000_000)
+}
+
+fn take_for(issued: &Issued, uri: &str) -> Result<Certificates, CertificatesError> {
+    let (ca, certificate) = (issued.ca.as_bytes(), issued.certificate.as_bytes());
+    Certificates::new(Pem { ca, certificate, key: issued.key.as_bytes() }, uri, today)
+}
+
 fn certificates(authority: &Authority, uri: &str) -> Certificates {
-    authority.issue(&[uri], Validity::Now).take_for(uri).unwrap()
+    take_for(&authority.issue(&[uri], Validity::Now), uri).unwrap()
 }
 
 /// The sessions of a dialer and an acceptor of one CA.
@@ -246,8 +257,8 @@ fn a_dialer_whose_certificate_does_not_hold_is_told_why_although_it_believes_to_
 fn a_wrong_certificate_of_ones_own_is_refused_with_the_file_and_the_remedy() {
     let authority = Authority::new("ca");
     let good = || authority.issue(&[DIALER_URI], Validity::Now);
-    let error = |issued: Issued| issued.take_for(DIALER_URI).unwrap_err();
-    assert!(good().take_for(DIALER_URI).is_ok());
+    let error = |issued: Issued| take_for(&issued, DIALER_URI).unwrap_err();
+    assert!(take_for(&good(), DIALER_URI).is_ok());
 
     let other_key = Issued { key: good().key, ..good() };
     assert_eq!(error(other_key), CertificatesError::KeyMismatch);
@@ -314,7 +325,7 @@ impl End {
 fn shake(uris: [&[&str]; 2], facts: [LocalFacts; 2]) -> [Step; 2] {
     let authority = Authority::new("ca");
     let [dialer, acceptor] =
-        uris.map(|uris| authority.issue(uris, Validity::Now).take_for(uris[0]).unwrap());
+        uris.map(|uris| take_for(&authority.issue(uris, Validity::Now), uris[0]).unwrap());
     let [dialer_facts, acceptor_facts] = facts;
     let mut ends = [
         End::new(dialer.dial(), dial(dialer_facts)),
@@ -424,6 +435,14 @@ fn a_peer_that_is_not_known_cannot_make_us_hold_more_than_a_handshake() {
     });
     assert_eq!(refused(fault).kind, RefusalKind::TooLarge);
     assert!(held_most <= 65 * 1024, "{held_most}");
+    // The same, and then as much as one read can bring.
+    let mut acceptor = certificates(&Authority::new("ca"), ACCEPTOR_URI).accept();
+    let record = |piece: &[u8]| [&[22, 3, 3, 0, 4][..], piece].concat();
+    let first: Vec<u8> = pieces.chunks_exact(4).take(7_000).flat_map(record).collect();
+    acceptor.feed(&first);
+    assert_eq!(open(&mut acceptor), Ok(Vec::new()));
+    acceptor.feed(&record(&[0; 4]).repeat(READ_CHUNK_BYTES / 9));
+    assert!(open(&mut acceptor).is_err());
 }
 
 /// Frames of a link under TLS, taken by a kernel that takes as much as it likes.

@@ -10,7 +10,7 @@
 use std::fmt::{self, Write};
 
 use siloring_core::AddressHash;
-use siloring_explore::{Mark, Rule, World as _, explore, is_long, refute};
+use siloring_explore::{Mark, Rule, explore, is_long, refute};
 use siloring_runtime::directory::{Ask, Word};
 
 use super::super::lanes::LaneDefect;
@@ -125,7 +125,8 @@ impl Lanes {
     }
 
     fn waits_at(&self, end: End) -> bool {
-        self.last.contains_key(&end) || !self.world.nodes[end.0].unsent(end.1).is_empty()
+        let conn = self.world.nodes[end.0].conns.get(&end.1);
+        self.last.contains_key(&end) || conn.is_some_and(|conn| !conn.plain().is_empty())
     }
 
     fn arrive(&mut self, end: End) {
@@ -281,7 +282,7 @@ impl siloring_explore::World for Lanes {
             write!(out, "{:?}{:?}{:?}", node.lanes, node.dials, node.waiting)?;
             write!(out, "{:?}", node.machine)?;
             for (conn, found) in &node.conns {
-                write!(out, "{conn:?}{:?}{:?}", found, found.unsent())?;
+                write!(out, "{conn:?}{:?}{:?}", found, found.plain())?;
             }
         }
         Ok(())
