@@ -73,14 +73,7 @@ impl Hall {
     async fn no_way(&self, line: String) -> String {
         line
     }
-}
 
-#[derive(Grain, Default)]
-#[grain(type = "chat.ear")]
-struct Ear;
-
-#[grain_methods]
-impl Ear {
     #[on_event]
     #[method(version = 2)]
     async fn on_line(&self, line: LineV1) {}
