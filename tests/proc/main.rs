@@ -15,3 +15,4 @@ mod start;
 mod starvation;
 mod stores;
 mod streams;
+mod versions;

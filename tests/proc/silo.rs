@@ -1,6 +1,7 @@
 //! A cluster of test silos, and what a test may ask of one.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -111,7 +112,11 @@ impl Cluster {
 
     /// What runs a silo of this cluster on a free port of the loopback interface.
     pub(crate) fn program(&self, name: &str) -> Program {
-        let binary = artifact("test_silo").expect("the test silo is built with the tests");
+        self.program_of(artifact("test_silo").expect("the test silo is built with the tests"), name)
+    }
+
+    /// The same for another binary.
+    pub(crate) fn program_of(&self, binary: PathBuf, name: &str) -> Program {
         let arguments =
             ["--cluster", self.name.as_str(), "--name", name, "--store", self.store.as_str()];
         let planted = self.planted.map(|defect| ["--planted", defect]);
@@ -121,6 +126,12 @@ impl Cluster {
     /// Starts a silo and waits until it is active.
     pub(crate) fn start(&self, name: &str) -> Silo {
         Silo::start(&self.program(name))
+    }
+
+    /// Starts a silo of another binary.
+    pub(crate) fn start_binary(&self, binary: &str, name: &str) -> Silo {
+        let binary = artifact(binary).expect("the test silos are built with the tests");
+        Silo::start(&self.program_of(binary, name))
     }
 
     /// Starts a silo with further arguments.

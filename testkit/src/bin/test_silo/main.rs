@@ -19,7 +19,8 @@
 //! | `load_events THREADS KEYS` | publishes to streams without pause until `rest` | |
 //! | `rest` | ends the load | how many ended how, and the longest |
 //!
-//! and those of [`streams`], [`chaos`] and [`nuisance`].
+//! and those of [`streams`], [`chaos`], [`nuisance`] and `lines`. Two binaries are made of it, which
+//! differ in what a line is: `first.rs` and `next.rs`.
 #![expect(
     clippy::disallowed_methods,
     clippy::print_stdout,
@@ -48,7 +49,8 @@ use siloring::{Metrics, SiloBuilder, Streams};
 
 use grains::{Counter, CounterRef as _, Listener, Note, Parcel, Receipt, record};
 
-fn main() -> ExitCode {
+/// Runs the silo until it has left.
+pub(crate) fn run() -> ExitCode {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
     let silo = match start() {
         Ok(silo) => silo,
@@ -99,6 +101,7 @@ fn start() -> Result<Silo, StartError> {
     if !advertised.is_empty() {
         builder = builder.advertise(advertised);
     }
+    builder = crate::program::hosted(builder);
     let secret = setting("--secret", "");
     if !secret.is_empty() {
         builder = builder.secret(secret);
@@ -129,7 +132,7 @@ struct HubRecord {
 }
 
 /// One piece of a load: on which key, and its number.
-type Once = fn(&Desk, u64, u64) -> Result<(), CallError>;
+pub(crate) type Once = fn(&Desk, u64, u64) -> Result<(), CallError>;
 
 /// A load under way.
 struct Load {
@@ -167,9 +170,9 @@ impl Tally {
 }
 
 /// Takes lines and answers them.
-struct Desk {
-    handle: Handle,
-    streams: Arc<Streams>,
+pub(crate) struct Desk {
+    pub(crate) handle: Handle,
+    pub(crate) streams: Arc<Streams>,
     metrics: Metrics,
     /// Guards what hubs had: written by their threads, read by `heard`.
     hubs: Mutex<BTreeMap<String, HubRecord>>,
@@ -221,6 +224,9 @@ impl Desk {
             ["load", threads, keys] => self.load(threads, keys, Self::call_once),
             ["load_events", threads, keys] => self.load(threads, keys, Self::publish_once),
             ["rest"] => self.rest(),
+            ["take" | "own" | "keep" | "kept" | "join" | "put" | "last" | "load_lines", ..] => {
+                self.answer_of_lines(words)
+            }
             others => self.answer_of_chaos(others),
         }
     }
@@ -328,7 +334,7 @@ impl Desk {
         }
     }
 
-    fn load(self: &Arc<Self>, threads: &str, keys: &str, once: Once) -> Value {
+    pub(crate) fn load(self: &Arc<Self>, threads: &str, keys: &str, once: Once) -> Value {
         let goes_on = Arc::new(AtomicBool::new(true));
         let keys = number(keys);
         let workers = (0..number(threads)).map(|_| {
@@ -371,7 +377,7 @@ impl Desk {
 }
 
 /// Awaits a call and tells how it ended, and when.
-fn timed(call: impl Future<Output = Result<u64, CallError>>) -> Value {
+pub(crate) fn timed(call: impl Future<Output = Result<u64, CallError>>) -> Value {
     let began = Instant::now();
     let result = block_on(call);
     let ms = began.elapsed().as_secs_f64() * 1e3;
@@ -385,11 +391,11 @@ fn ending(error: &CallError) -> String {
     error.delivery().map_or("Handler", |failure| failure.name()).to_owned()
 }
 
-fn number(word: &str) -> u64 {
+pub(crate) fn number(word: &str) -> u64 {
     word.parse().expect("the test writes numbers")
 }
 
-fn millis(word: &str) -> Duration {
+pub(crate) fn millis(word: &str) -> Duration {
     Duration::from_millis(number(word))
 }
 
@@ -403,7 +409,7 @@ impl Wake for Unpark {
 }
 
 /// Runs a future on this thread, which sleeps until it is woken.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);

@@ -31,8 +31,8 @@ use siloring::here::Here;
 use siloring::prelude::*;
 use siloring::{HubRoute, Leg, ShardIndex, Stream, SubscribeError, Subscription};
 
-use crate::grains::{Listener, ListenerRef as _, NAMESPACE, Note, handled};
-use crate::{Desk, Tally, block_on, ending, millis, number, timed};
+use super::grains::{Listener, ListenerRef as _, NAMESPACE, Note, handled};
+use super::{Desk, Tally, block_on, ending, millis, number, timed};
 
 /// The outcome of a publish, in the form of a call's.
 pub(crate) fn publish(stream: &Stream<Note>, note: &Note, ms: &str) -> Value {
