@@ -153,8 +153,8 @@ impl SiloBuilder {
         self
     }
 
-    /// Lets a silo without TLS or a secret listen beyond the loopback interface: whoever reaches the
-    /// port can then call everything.
+    /// Lets a silo without TLS or a secret listen beyond the loopback interface: whoever reaches
+    /// the port can then call everything.
     pub fn danger_insecure_network(mut self, allowed: bool) -> Self {
         self.settings.danger_insecure_network = allowed;
         self

@@ -15,4 +15,5 @@ mod start;
 mod starvation;
 mod stores;
 mod streams;
+mod tls;
 mod versions;

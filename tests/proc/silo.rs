@@ -94,6 +94,11 @@ impl Cluster {
         Self { planted: Some(defect), ..Self::new(name) }
     }
 
+    /// The name that its silos have of it.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The store's URL.
     pub(crate) fn store(&self) -> &str {
         &self.store

@@ -35,6 +35,7 @@ mod streams;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io::BufRead;
+use std::path::Path;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -45,7 +46,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use siloring::prelude::*;
-use siloring::{Metrics, SiloBuilder, Streams};
+use siloring::{Metrics, SiloBuilder, Streams, Tls};
 
 use grains::{Counter, CounterRef as _, Listener, Note, Parcel, Receipt, record};
 
@@ -105,6 +106,16 @@ fn start() -> Result<Silo, StartError> {
     let secret = setting("--secret", "");
     if !secret.is_empty() {
         builder = builder.secret(secret);
+    }
+    let advertise = setting("--advertise", "");
+    if !advertise.is_empty() {
+        builder = builder.advertise(advertise);
+    }
+    let tls = setting("--tls", "");
+    if !tls.is_empty() {
+        let file = |name| Path::new(&tls).join(name);
+        let (ca, certificate, key) = (file("ca.pem"), file("certificate.pem"), file("key.pem"));
+        builder = builder.tls(Tls { ca, certificate, key });
     }
     let defect = setting("--planted", "");
     if !defect.is_empty() {
