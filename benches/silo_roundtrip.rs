@@ -25,6 +25,8 @@ const IN_FLIGHT: usize = 1024;
 const TCP: &str = "call over TCP, spin window on";
 const TCP_PARK: &str = "call over TCP, spin window off";
 const UNIX: &str = "call over Unix sockets, spin window on";
+const TLS: &str = "call over TCP inside TLS, spin window on";
+const TLS_MANY: &str = "calls a second inside TLS, 1024 in flight";
 const MANY: &str = "calls a second, 1024 in flight";
 const LINKS: &str = "call over TCP, 64 links on the shard";
 const KILL: &str = "outcome after kill -9";
@@ -40,6 +42,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let folder = tempfile::tempdir()?;
     let tcp = Pair::start(folder.path(), LinkMode::Tcp, Idle::default())?;
     let park = Pair::start(folder.path(), LinkMode::Tcp, Idle::Park)?;
+    let tls = Pair::start_sealed(folder.path())?;
     let unix = Pair::start(folder.path(), LinkMode::Unix, Idle::default())?;
     // Silos whose peer was killed leave at the end: they have to find out first that it is dead.
     let mut killed = Vec::new();
@@ -47,6 +50,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let mut bench = Bench::new("grain calls between two silos", Options::from_arguments());
     bench.case(sockets::TCP_BUSY, sockets::tcp_busy);
     bench.case(TCP, |effort| call_times(&tcp.handle(), KEY, effort));
+    bench.case(TLS, |effort| call_times(&tls.handle(), KEY, effort));
     bench.case(TOKIO_ONE, sockets::tokio_one);
     bench.case(sockets::TCP_BLOCKING, sockets::tcp_blocking);
     bench.case(TCP_PARK, |effort| call_times(&park.handle(), KEY, effort));
@@ -54,6 +58,7 @@ fn main() -> anyhow::Result<ExitCode> {
     bench.case(UNIX, |effort| call_times(&unix.handle(), KEY, effort));
     bench.case(TOKIO_MANY, |effort| sockets::tokio_many(IN_FLIGHT, effort));
     bench.case(MANY, |effort| tcp.rate(IN_FLIGHT, effort));
+    bench.case(TLS_MANY, |effort| tls.rate(IN_FLIGHT, effort));
     bench.case(LINKS, |effort| many_links(folder.path(), effort));
     bench.case(KILL, |_| {
         let (silo, time) = Killed::measure(folder.path())?;
@@ -81,10 +86,12 @@ fn rows() -> Vec<Row> {
     vec![
         latency(TCP, sockets::TCP_BUSY, Budget::RatioAtMost(1.4)),
         latency(TCP, TOKIO_ONE, Budget::RatioBelow(0.6)),
+        latency(TLS, TCP, Budget::RatioAtMost(2.0)),
         latency(TCP_PARK, sockets::TCP_BLOCKING, Budget::RatioAtMost(2.2)),
         latency(UNIX, sockets::UNIX_BUSY, Budget::RatioAtMost(1.8)),
         latency(LINKS, TCP, Budget::RatioAtMost(1.2)),
         number(MANY, "per s", Some(TOKIO_MANY), Budget::RatioAtLeast(0.7)),
+        number(TLS_MANY, "per s", Some(MANY), Budget::RatioAtLeast(0.5)),
         number(KILL, "ms", None, Budget::ValueAtMost(5.0)),
         number(IDLE, "% of a core", None, Budget::ValueBelow(1.0)),
     ]

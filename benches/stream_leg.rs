@@ -6,6 +6,7 @@
 //! each of them counts can be read.
 #![expect(clippy::disallowed_methods, reason = "a bench measures time")]
 
+#[expect(dead_code, reason = "the other bench uses all of it")]
 #[path = "support/silos.rs"]
 mod silos;
 #[path = "support/sink.rs"]

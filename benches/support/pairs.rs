@@ -19,6 +19,8 @@ use crate::support::{Effort, Sample, unpin};
 
 /// A peer that is a silo and holds the grain. Arguments: cluster, file, link, idle.
 const CALLEE: &str = "callee";
+/// The silo of this process.
+const CALLER: &str = "caller";
 /// A peer with many shards, each with a link of its own to the shards of the grain's silo that it
 /// calls. Arguments: cluster, file, key.
 const CROWD: &str = "crowd";
@@ -87,14 +89,24 @@ pub(crate) struct Pair {
 impl Pair {
     /// Starts both, the grain in the peer.
     pub(crate) fn start(folder: &Path, link: LinkMode, idle: Idle) -> anyhow::Result<Self> {
-        let cluster = Cluster::new(folder)?;
+        Self::start_in(Cluster::new(folder)?, link, idle)
+    }
+
+    fn start_in(cluster: Cluster, link: LinkMode, idle: Idle) -> anyhow::Result<Self> {
         let link_name = if link == LinkMode::Unix { "unix" } else { "tcp" };
         let idle_name = if idle == Idle::Park { "park" } else { "adaptive" };
         let file = cluster.file.to_str().context("the folder's path is text")?;
         let target = Peer::start(CALLEE, &[&cluster.name, file, link_name, idle_name])?;
-        let caller = start_pinned(cluster.silo("caller", link, idle), 0)?;
+        let caller = start_pinned(cluster.silo(CALLER, link, idle), 0)?;
         call_once(&caller.handle(), 0, KEY)?;
         Ok(Self { caller, target, cluster })
+    }
+
+    /// Starts both, linked over TCP inside TLS.
+    pub(crate) fn start_sealed(folder: &Path) -> anyhow::Result<Self> {
+        let cluster = Cluster::new(folder)?;
+        cluster.issue(&[CALLER, CALLEE])?;
+        Self::start_in(cluster, LinkMode::Tcp, Idle::default())
     }
 
     /// The caller.

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use siloring::prelude::*;
-use siloring::{Idle, ShardIndex};
+use siloring::{Idle, ShardIndex, Tls};
+use siloring_testkit::certificates::{Authority, Validity};
 
 use crate::support::{Effort, Sample, histogram, nanoseconds, processors, unpin};
 
@@ -82,7 +83,31 @@ impl Cluster {
     /// A silo of the cluster.
     pub(crate) fn silo(&self, name: &str, link: LinkMode, idle: Idle) -> siloring::SiloBuilder {
         let builder = Silo::builder().cluster(&self.name).name(name).store(self.store());
-        builder.link(link).idle(idle).host::<Echo>()
+        let builder = builder.link(link).idle(idle).host::<Echo>();
+        let folder = self.certificates_of(name);
+        if !folder.exists() {
+            return builder;
+        }
+        let [ca, certificate, key] =
+            ["ca.pem", "certificate.pem", "key.pem"].map(|file| folder.join(file));
+        builder.tls(Tls { ca, certificate, key })
+    }
+
+    /// Lets its silos of these names link inside TLS.
+    pub(crate) fn issue(&self, names: &[&str]) -> anyhow::Result<()> {
+        let authority = Authority::new("bench");
+        for name in names {
+            let uri = format!("siloring://{}/{name}", self.name);
+            let folder = self.certificates_of(name);
+            std::fs::create_dir_all(&folder)?;
+            authority.issue(&[&uri], Validity::Now).write(&folder)?;
+        }
+        Ok(())
+    }
+
+    /// The folder of a silo's certificates, if it has any.
+    fn certificates_of(&self, name: &str) -> PathBuf {
+        self.file.with_extension("tls").join(name)
     }
 }
 
