@@ -442,6 +442,9 @@ pub const DRAIN_CALLERS_TIME_MAX: Duration = Duration::from_secs(2);
 pub const DRAIN_TURNS_TIME_MAX: Duration = Duration::from_secs(12);
 /// Of which: closing hubs and saying goodbye.
 pub const DRAIN_CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
+/// Of the closing's part: turns that began before the hubs closed, of grains that are called until
+/// then, come to their end. They wait for hubs at most, which have just been ended.
+pub const DRAIN_LAST_TURNS_TIME_MAX: Duration = Duration::from_secs(1);
 
 // ---- relations
 
@@ -518,6 +521,10 @@ const _: () = {
         DRAIN_VIEW_TIME_MAX.as_millis() + DRAIN_CALLERS_TIME_MAX.as_millis()
             < DRAIN_HANDOVER_TIME_MAX.as_millis(),
         "announcing a drain is part of its hand-over"
+    );
+    assert!(
+        2 * DRAIN_LAST_TURNS_TIME_MAX.as_millis() <= DRAIN_CLOSE_TIME_MAX.as_millis(),
+        "the last turns leave time to say goodbye"
     );
     assert!(
         LINK_READ_PAUSE_BYTES < LINK_REPLY_RESERVE_BYTES,

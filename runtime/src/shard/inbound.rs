@@ -13,7 +13,6 @@ use siloring_core::outcome::{DeliveryFailure, FailedKind, IndeterminateKind, Rej
 use siloring_core::wire::{FLAG_ONE_WAY, FrameKind, Header};
 
 use super::activation::{Activation, Life};
-use super::leave::Leaving;
 use super::{HeldOutcome, Shard, ShardOutput, Timer};
 use crate::ctx::ActivationShared;
 use crate::envelope;
@@ -254,7 +253,7 @@ impl<L: Links> Shard<L> {
     /// Whether a grain of the type takes no new requests: its silo leaves. A grain of a shard takes
     /// them as long as hubs do.
     fn refuses_new(&self, host: u32) -> bool {
-        self.leaving.is_draining() && (self.leaving == Leaving::Closed || !self.is_of_shard(host))
+        self.leaving.is_draining() && (self.leaving.is_closing() || !self.is_of_shard(host))
     }
 
     #[cfg(feature = "planted")]

@@ -11,7 +11,8 @@
 use siloring_core::SiloStatus;
 use siloring_core::ids::Generation;
 use siloring_core::limits::{
-    DRAIN_CALLERS_TIME_MAX, DRAIN_HANDOVER_TIME_MAX, DRAIN_TURNS_TIME_MAX, LEDGER_TICK,
+    DRAIN_CALLERS_TIME_MAX, DRAIN_HANDOVER_TIME_MAX, DRAIN_LAST_TURNS_TIME_MAX,
+    DRAIN_TURNS_TIME_MAX, LEDGER_TICK,
 };
 use siloring_core::time::Moment;
 
@@ -34,7 +35,12 @@ pub(super) enum Leaving {
     },
     /// Told the control thread that nothing is left but hubs.
     Empty,
-    /// Hubs are closed.
+    /// Hubs are closed; the last turns end, until `until` at the latest.
+    Closing {
+        until: Moment,
+        check_at: Moment,
+    },
+    /// Nothing is left.
     Closed,
 }
 
@@ -43,10 +49,15 @@ impl Leaving {
         !matches!(self, Self::No)
     }
 
+    /// Whether hubs are closed.
+    pub(super) const fn is_closing(self) -> bool {
+        matches!(self, Self::Closing { .. } | Self::Closed)
+    }
+
     /// When [`Shard::check_leaving`] is to be called.
     pub(super) const fn check_due(self) -> Moment {
         match self {
-            Self::Draining { check_at, .. } => check_at,
+            Self::Draining { check_at, .. } | Self::Closing { check_at, .. } => check_at,
             Self::No | Self::Empty | Self::Closed => Moment::NEVER,
         }
     }
@@ -131,14 +142,27 @@ impl<L: Links> Shard<L> {
         self.check_leaving();
     }
 
-    /// Tells the control thread once nothing is left, or the time is up.
+    /// Goes on once nothing is left to wait for, or the time is up.
     pub(super) fn check_leaving(&mut self) {
-        let Leaving::Draining { until, handed_over, check_at, .. } = &mut self.leaving else {
-            return;
-        };
         // Turns and deliveries end without a word to this module: it looks again.
-        *check_at = self.now + LEDGER_TICK;
-        let (until, handed_over) = (*until, *handed_over);
+        let next = self.now + LEDGER_TICK;
+        match &mut self.leaving {
+            Leaving::Draining { until, handed_over, check_at, .. } => {
+                *check_at = next;
+                let (until, handed_over) = (*until, *handed_over);
+                self.check_empty(until, handed_over);
+            }
+            Leaving::Closing { until, check_at } => {
+                *check_at = next;
+                let until = *until;
+                self.check_closed(until);
+            }
+            Leaving::No | Leaving::Empty | Leaving::Closed => {}
+        }
+    }
+
+    /// Tells the control thread once nothing is left but hubs.
+    fn check_empty(&mut self, until: Moment, handed_over: bool) {
         self.end_idle();
         let is_empty = self.activations.len() == self.own.living_count
             && self.ledger.is_empty()
@@ -161,9 +185,20 @@ impl<L: Links> Shard<L> {
         self.callers_count == 0 || self.now >= *callers_until
     }
 
-    /// Hubs are closed: what has not ended is cut off and told.
+    /// Hubs are closed: turns that waited for them end now.
     pub(super) fn hubs_closed(&mut self) {
-        if self.leaving == Leaving::Closed {
+        if self.leaving.is_closing() {
+            return;
+        }
+        let until = self.now + DRAIN_LAST_TURNS_TIME_MAX;
+        self.leaving = Leaving::Closing { until, check_at: self.now };
+        self.check_leaving();
+    }
+
+    /// What has not ended in its time is cut off and told.
+    fn check_closed(&mut self, until: Moment) {
+        let is_idle = self.activations.iter().all(|(_, activation)| activation.is_idle());
+        if !is_idle && self.now < until {
             return;
         }
         self.leaving = Leaving::Closed;

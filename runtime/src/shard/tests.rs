@@ -238,6 +238,8 @@ struct World {
     events: Vec<Event>,
     /// How often the shard said that nothing is left but hubs.
     drained: usize,
+    /// What each closing has cut off.
+    unfinished: Vec<usize>,
 }
 
 impl World {
@@ -250,7 +252,8 @@ impl World {
         config.shared = vec![Arc::new(here::Shared(17))];
         let now = Moment::ZERO + Duration::from_secs(100);
         let shard = Shard::new(now, config, NoLinks, Arc::new(NoUnpark), handle.clone());
-        let mut world = Self { now, shard, mailbox, handle, events: Vec::new(), drained: 0 };
+        let (events, unfinished) = (Vec::new(), Vec::new());
+        let mut world = Self { now, shard, mailbox, handle, events, drained: 0, unfinished };
         world.shard.set_lease(Moment::NEVER);
         world.see_view(3);
         world
@@ -323,6 +326,9 @@ impl World {
                 self.shard.handle_mail(self.now, ShardMail::Directory { from, message });
             }
             ShardOutput::Control(ControlMail::ShardEmpty(_)) => self.drained += 1,
+            ShardOutput::Control(ControlMail::ShardClosed { unfinished_count, .. }) => {
+                self.unfinished.push(unfinished_count);
+            }
             ShardOutput::Control(_) | ShardOutput::Store { .. } => {}
             ShardOutput::Event(event) => self.events.push(event),
         }

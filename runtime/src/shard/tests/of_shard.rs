@@ -29,11 +29,22 @@ const COUNT: MethodSpec = MethodSpec::of::<Part>(
     Access::Exclusive,
 );
 
+/// Answers as [`COUNT`], after a while.
+const LINGER: MethodSpec = MethodSpec::of::<Part>(
+    "linger",
+    MethodId::of("linger"),
+    <() as Layout>::LAYOUT,
+    <u64 as Layout>::LAYOUT,
+    Access::Exclusive,
+);
+
 impl Grain for Part {
-    const METHODS: &'static [MethodSpec] = &[COUNT];
+    const METHODS: &'static [MethodSpec] = &[COUNT, LINGER];
 
     async fn dispatch(turn: Turn<Self>) -> TurnOutput {
-        if turn.method() != COUNT.id {
+        if turn.method() == LINGER.id {
+            turn.ctx().sleep(PERIOD).await;
+        } else if turn.method() != COUNT.id {
             return turn.done();
         }
         let mut me = turn.exclusive();
@@ -51,6 +62,35 @@ impl World {
         let part = self.handle.grain::<Part>(key);
         self.run(move || async move { part.call::<(), u64>(&COUNT, &()).await })
             .map_err(|error| error.delivery().cloned().expect("it has no error of its own"))
+    }
+
+    /// A request to the shard's own, on a link that is gone.
+    fn request(&self, method: &'static MethodSpec, correlation: u64) -> ShardMail {
+        ShardMail::Request(Request {
+            target: Address::of(Part::TYPE, "1.0").unwrap(),
+            source: AddressHash::NONE,
+            method: method.id,
+            schema: method.arguments,
+            body: Body::encode(&()),
+            deadline: self.now + PERIOD * 20,
+            correlation: CorrelationId(correlation),
+            reply_to: ReplyTo::Link { shard: ME.shard, conn: ConnId(1) },
+            one_way: false,
+            attempt: 1,
+            forwards: 0,
+            envelope: None,
+        })
+    }
+
+    /// What became of it, as far as the event of its lost answer tells.
+    fn orphaned(&self, correlation: u64) -> RejectedKind {
+        let found = self.events.iter().find_map(|event| {
+            let Event::ReplyOrphaned { correlation: known, failure, .. } = event else {
+                return None;
+            };
+            failure.rejected_kind().filter(|_| *known == correlation)
+        });
+        found.expect("it was answered, on a link that is gone")
     }
 
     fn kind_at(&mut self, key: ShardKey) -> Option<RejectedKind> {
@@ -95,36 +135,53 @@ fn a_shard_s_grain_takes_calls_while_its_silo_drains_until_hubs_close() {
     world.see_view_as(4, SiloStatus::Draining);
     world.pass(siloring_core::limits::DRAIN_HANDOVER_TIME_MAX);
     assert_eq!(world.drained, 1, "it keeps the drain waiting for nothing");
-    let request = |world: &World, correlation| Request {
-        target: Address::of(Part::TYPE, "1.0").unwrap(),
-        source: AddressHash::NONE,
-        method: COUNT.id,
-        schema: COUNT.arguments,
-        body: Body::encode(&()),
-        deadline: world.now + PERIOD,
-        correlation: CorrelationId(correlation),
-        reply_to: ReplyTo::Link { shard: ME.shard, conn: ConnId(1) },
-        one_way: false,
-        attempt: 1,
-        forwards: 0,
-        envelope: None,
-    };
-    let orphaned = |world: &World, correlation| {
-        let found = world.events.iter().find_map(|event| {
-            let Event::ReplyOrphaned { correlation: known, failure, .. } = event else {
-                return None;
-            };
-            failure.rejected_kind().filter(|_| *known == correlation)
-        });
-        found.expect("it was answered, on a link that is gone")
-    };
-    let mail = ShardMail::Request(request(&world, 1));
+    let mail = world.request(&COUNT, 1);
     world.shard.handle_mail(world.now, mail);
     world.settle();
-    assert_eq!(orphaned(&world, 1), RejectedKind::ConnectionLost, "a reply");
+    assert_eq!(world.orphaned(1), RejectedKind::ConnectionLost, "a reply");
     world.shard.handle_mail(world.now, ShardMail::CloseHubs);
-    let mail = ShardMail::Request(request(&world, 2));
+    let mail = world.request(&COUNT, 2);
     world.shard.handle_mail(world.now, mail);
     world.settle();
-    assert_eq!(orphaned(&world, 2), RejectedKind::Draining, "no longer");
+    assert_eq!(world.orphaned(2), RejectedKind::Draining, "no longer");
+}
+
+#[test]
+fn a_turn_of_a_shard_s_grain_that_is_under_way_when_hubs_close_comes_to_its_end() {
+    let mut world = World::serving();
+    world.shard.handle_mail(world.now, ShardMail::BeginDrain);
+    world.see_view_as(4, SiloStatus::Draining);
+    world.pass(siloring_core::limits::DRAIN_HANDOVER_TIME_MAX);
+    assert_eq!(world.drained, 1, "nothing is under way");
+    // What comes between this and the hubs' end is taken.
+    let mail = world.request(&LINGER, 1);
+    world.shard.handle_mail(world.now, mail);
+    world.settle();
+    world.shard.handle_mail(world.now, ShardMail::CloseHubs);
+    world.settle();
+    assert!(world.unfinished.is_empty(), "it is waited for");
+    let mail = world.request(&COUNT, 2);
+    world.shard.handle_mail(world.now, mail);
+    world.settle();
+    assert_eq!(world.orphaned(2), RejectedKind::Draining, "nothing new is taken");
+    world.pass(PERIOD * 2);
+    assert_eq!(world.orphaned(1), RejectedKind::ConnectionLost, "a reply");
+    assert_eq!(world.unfinished, [0]);
+}
+
+#[test]
+fn a_turn_that_does_not_end_is_cut_off_in_time() {
+    let mut world = World::serving();
+    world.shard.handle_mail(world.now, ShardMail::BeginDrain);
+    world.see_view_as(4, SiloStatus::Draining);
+    world.pass(siloring_core::limits::DRAIN_HANDOVER_TIME_MAX);
+    for correlation in 1..=15 {
+        let mail = world.request(&LINGER, correlation);
+        world.shard.handle_mail(world.now, mail);
+    }
+    world.settle();
+    world.shard.handle_mail(world.now, ShardMail::CloseHubs);
+    world.pass(siloring_core::limits::DRAIN_LAST_TURNS_TIME_MAX + PERIOD / 2);
+    assert_eq!(world.unfinished.len(), 1);
+    assert!(world.unfinished[0] > 0, "each takes its time, and together too much");
 }

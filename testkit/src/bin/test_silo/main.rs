@@ -19,8 +19,8 @@
 //! | `load_events THREADS KEYS` | publishes to streams without pause until `rest` | |
 //! | `rest` | ends the load | how many ended how, and the longest |
 //!
-//! and those of [`streams`], [`chaos`], [`nuisance`] and `lines`. Two binaries are made of it, which
-//! differ in what a line is: `first.rs` and `next.rs`.
+//! and those of [`streams`], [`chaos`], [`nuisance`] and `lines`. Two binaries are made of it,
+//! which differ in what a line is: `first.rs` and `next.rs`.
 #![expect(
     clippy::disallowed_methods,
     clippy::print_stdout,
