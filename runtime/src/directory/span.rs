@@ -85,11 +85,13 @@ impl Key {
     }
 }
 
-/// Whether a list that came from elsewhere is what is handed out here: sorted, disjoint, and each
-/// span with its first position before its last.
+/// Whether a list that came from elsewhere is one that a directory would name: disjoint, in any
+/// order, and each span with its first position no later than its last.
 pub(super) fn are_sound(spans: &[Span]) -> bool {
-    let ordered = spans.iter().all(|span| span.first <= span.last);
-    ordered && spans.windows(2).all(|pair| pair[0].last < pair[1].first)
+    let mut sorted = spans.to_vec();
+    sorted.sort_unstable_by_key(|span| span.first);
+    let has_order = sorted.iter().all(|span| span.first <= span.last);
+    has_order && sorted.windows(2).all(|pair| pair[0].last < pair[1].first)
 }
 
 /// The one or two spans of a ring's range.
