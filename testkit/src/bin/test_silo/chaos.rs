@@ -22,7 +22,7 @@ use siloring::{ShardIndex, SiloBuilder, Stream};
 use siloring_core::ActivationNumber;
 use siloring_testkit::process::journal::{End, Journal, Sending, What};
 
-use crate::{Desk, block_on, number};
+use super::{Desk, block_on, number};
 
 /// Every outcome of the load is due within this.
 const BUDGET: Duration = Duration::from_secs(8);

@@ -22,8 +22,8 @@ use siloring::prelude::*;
 use siloring::{FailedKind, SiloBuilder};
 use siloring_core::ActivationNumber;
 
-use crate::grains::{Counter, CounterRef as _};
-use crate::{Desk, block_on, millis, number, timed};
+use super::grains::{Counter, CounterRef as _};
+use super::{Desk, block_on, millis, number, timed};
 
 /// Grains that are called at once.
 const FAN_KEYS: u64 = 16;
@@ -56,7 +56,7 @@ impl Nuisance {
             for slot in &mut calls {
                 let Some(call) = slot else { continue };
                 if let Poll::Ready(result) = call.as_mut().poll(cx) {
-                    *ends.entry(crate::streams::named(result.map(drop))).or_default() += 1;
+                    *ends.entry(super::streams::named(result.map(drop))).or_default() += 1;
                     *slot = None;
                 }
             }
