@@ -9,7 +9,6 @@
 
 #[cfg(feature = "planted")]
 use core::sync::atomic::{AtomicU64, Ordering};
-#[cfg(feature = "planted")]
 use core::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
