@@ -30,7 +30,10 @@ impl Owner {
 
     /// Not if planted with one of two defects.
     pub(crate) fn may_tell_again(&self) -> bool {
-        !is_planted!(self.streams, StoreNotRetold) && !is_planted!(self.streams, RegistryTrusted)
+        if is_planted!(self.streams, StoreNotRetold) {
+            return false;
+        }
+        !is_planted!(self.streams, RegistryTrusted)
     }
 
     /// The store went back: it is told what it lost.
