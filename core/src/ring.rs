@@ -65,11 +65,22 @@ impl fmt::Debug for Ring {
 impl Ring {
     /// The ring of these silos: generation and shard count of each.
     pub fn new(silos: impl IntoIterator<Item = (Generation, u16)>) -> Self {
+        Self::salted(silos.into_iter().map(|(silo, shards)| (silo.0, silo, shards)))
+    }
+
+    /// A ring of the order in which these silos are given: two that were told of them in different
+    /// orders have different rings.
+    #[cfg(feature = "planted")]
+    pub fn of_order(silos: impl IntoIterator<Item = (Generation, u16)>) -> Self {
+        Self::salted((0..).zip(silos).map(|(salt, (silo, shards))| (salt, silo, shards)))
+    }
+
+    fn salted(silos: impl Iterator<Item = (u64, Generation, u16)>) -> Self {
         let mut points = Vec::new();
-        for (silo, shards) in silos {
+        for (salt, silo, shards) in silos {
             for index in 0..RING_POINTS {
                 let mut seed = [0; 12];
-                seed[..8].copy_from_slice(&silo.0.to_le_bytes());
+                seed[..8].copy_from_slice(&salt.to_le_bytes());
                 seed[8..].copy_from_slice(&index.to_le_bytes());
                 let point = stable_u64(&seed);
                 let shard = ShardIndex::of(u128::from(point) << 64, shards);

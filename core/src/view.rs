@@ -99,6 +99,13 @@ impl View {
         &self.rows
     }
 
+    /// The same view with another ring.
+    #[cfg(feature = "planted")]
+    #[must_use]
+    pub fn with_ring(&self, ring: Ring) -> Self {
+        Self { ring, ..self.clone() }
+    }
+
     /// The ring of its Active silos.
     pub const fn ring(&self) -> &Ring {
         &self.ring

@@ -28,6 +28,7 @@ use siloring_core::body::Body;
 use siloring_core::ids::ActivationNumber;
 use siloring_core::limits::LANE_ASK_AFTER;
 use siloring_core::outcome::{DeliveryFailure, IndeterminateKind, RejectedKind};
+use siloring_core::ports::rare::{self, Rare};
 use siloring_core::schema::{Layout, Schema};
 use siloring_runtime::ctx::{Ctx, Sleep};
 use siloring_runtime::grain::{
@@ -287,6 +288,9 @@ impl Owner {
         self.planted_gate().await;
         if is_planted!(self.streams, RegistryTrusted) {
             self.load().await?;
+        }
+        if rare::is_asked(Rare::ReadSubscriptions) {
+            Here::extension::<ShardStreams>().doubted(&self.stream);
         }
         self.judge();
         self.members.borrow_mut().watch(publish.silo.to_native(), publish.set.to_native());

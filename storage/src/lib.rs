@@ -28,3 +28,4 @@ pub use memory::{MemorySnapshot, MemoryStore};
 pub use migrate::{MigrateError, Phase, PhaseOutcome, PhaseReport, Report, migrate};
 pub use open::{OpenError, check, open};
 pub use url::{Commit, PostgresUrl, SqliteUrl, StoreUrl, UrlError};
+pub use watch::Watch;

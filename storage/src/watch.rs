@@ -8,9 +8,10 @@
 
 use siloring_core::ports::registry::{RegistryHint, SetVersion};
 
-/// The machine.
+/// Says when word of a change in the registry is due; what connects, listens and looks is whoever
+/// feeds it.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub struct Watch {
     /// The newest version as last looked at.
     seen: SetVersion,
     /// Since then something was told.
@@ -27,19 +28,19 @@ enum Told {
 impl Watch {
     /// Takes note of a connection, and of the newest version that it showed after it began to
     /// listen: what changed before was told to nobody.
-    pub(crate) fn handle_connection(&mut self, newest: SetVersion) -> RegistryHint {
+    pub const fn handle_connection(&mut self, newest: SetVersion) -> RegistryHint {
         *self = Self { seen: newest, told: Told::Nothing };
         RegistryHint::Everything
     }
 
     /// Takes what was told.
-    pub(crate) fn handle_hint(&mut self, hint: RegistryHint) -> RegistryHint {
+    pub const fn handle_hint(&mut self, hint: RegistryHint) -> RegistryHint {
         self.told = Told::Something;
         hint
     }
 
     /// Takes the newest version.
-    pub(crate) fn handle_version(&mut self, newest: SetVersion) -> Option<RegistryHint> {
+    pub fn handle_version(&mut self, newest: SetVersion) -> Option<RegistryHint> {
         let told = core::mem::take(&mut self.told);
         let before = core::mem::replace(&mut self.seen, newest);
         (newest != before && told == Told::Nothing).then_some(RegistryHint::Everything)

@@ -11,6 +11,7 @@ use siloring_core::limits::{
     BATCH_BYTES_MAX, BATCH_EVENTS_MAX, REDELIVERY_BACKOFF_MAX, REDELIVERY_BACKOFF_MIN,
 };
 use siloring_core::outcome::{DeliveryFailure, RejectedKind};
+use siloring_core::ports::rare::{self, Rare};
 use siloring_core::schema::Schema;
 use siloring_core::time::Moment;
 
@@ -336,7 +337,8 @@ fn fill(
     let mut bytes = 0;
     // Whichever event made the last try fail, it is found by going one at a time.
     let is_careful = consumer.attempts.front().is_some_and(|attempts| *attempts > 0);
-    let limit = if is_careful { 1 } else { BATCH_EVENTS_MAX };
+    let is_small = is_careful || rare::is_asked(Rare::SmallBatch);
+    let limit = if is_small { 1 } else { BATCH_EVENTS_MAX };
     let from = index_of(first, consumer.cursor);
     for (index, entry) in entries.iter().enumerate().skip(from) {
         let position = first + index as u64;

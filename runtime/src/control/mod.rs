@@ -200,4 +200,6 @@ pub enum Defect {
     StoreAloneRenews,
     /// A joiner leaves stale rows as they are.
     StaleRowsKept,
+    /// What was due while the silo itself was stopped is taken for the others' silence.
+    LateTimersTrusted,
 }

@@ -48,6 +48,8 @@ pub enum Defect {
     NoIncarnation,
     /// What is absent while its range moves is answered as absent.
     AbsentWhileMoving,
+    /// The ring follows from the order in which a silo has heard of the others.
+    RingOfOrder,
 }
 
 /// What can be done to a directory that nothing but a defect would.
@@ -91,5 +93,32 @@ impl Planted {
     #[expect(clippy::unused_self, reason = "one call site for all builds")]
     pub(super) const fn has(self, _defect: Defect) -> bool {
         false
+    }
+}
+
+#[cfg(feature = "planted")]
+mod ring {
+    //! A ring that each silo makes in its own order.
+
+    use std::sync::Arc;
+
+    use siloring_core::View;
+    use siloring_core::ring::Ring;
+
+    use super::super::Directory;
+    use super::Defect;
+
+    impl Directory {
+        /// The view as this directory takes it up: planted, its ring begins with this silo.
+        pub(in super::super) fn planted_view(&self, view: &Arc<View>) -> Arc<View> {
+            if !self.core.config.planted.has(Defect::RingOfOrder) {
+                return Arc::clone(view);
+            }
+            let me = self.core.config.endpoint.silo;
+            let mut rows: Vec<_> = view.active().collect();
+            rows.sort_by_key(|row| row.incarnation.generation != me);
+            let silos = rows.iter().map(|row| (row.incarnation.generation, row.shards));
+            Arc::new(view.with_ring(Ring::of_order(silos)))
+        }
     }
 }

@@ -201,7 +201,7 @@ impl Core {
             view: &self.view,
             rng: &mut self.rng,
             outbox: &mut self.outbox,
-            piece_items: self.config.piece_items,
+            piece_items_max: self.config.piece_items,
             planted: self.config.planted,
         }
     }
@@ -301,6 +301,7 @@ impl Directory {
             closed,
             lookups: self.locator.pending_count(),
             parked: self.parked.len(),
+            moving: self.partition.moving_count(),
             underway: self.partition.open_count() + self.registrar.open_count(),
         }
     }
@@ -323,6 +324,8 @@ pub struct Usage {
     pub lookups: usize,
     /// Requests that wait.
     pub parked: usize,
+    /// Ranges moving in: taken over, or rebuilt.
+    pub moving: usize,
     /// Ranges moving in, homes being asked or told, registrations without an answer.
     pub underway: usize,
 }
@@ -334,6 +337,8 @@ impl Directory {
         if view.number() <= self.core.view.number() {
             return;
         }
+        #[cfg(feature = "planted")]
+        let view = &self.planted_view(view);
         let before = core::mem::replace(&mut self.core.view, Arc::clone(view));
         let step = &mut self.core.step(now);
         self.partition.change_view(step, &before);
@@ -496,7 +501,7 @@ impl Directory {
         let mut held = self.registrar.report(me, spans, after);
         held.extend(self.claims.report(step, spans, after));
         held.extend(self.partition.report(step, caller.endpoint, spans, after));
-        let (items, rest) = piece(held, step.piece_items);
+        let (items, rest) = piece(held, step.piece_items());
         step.answer(caller, Tell::RecoverAnswer { recovery, after, items, rest });
     }
 

@@ -522,9 +522,10 @@ impl Partition {
             return;
         }
         let behind = self.entries.items(span, after, step.now);
-        let mut items: Vec<_> = behind.take(step.piece_items + 1).collect();
-        let is_last = items.len() <= step.piece_items;
-        items.truncate(step.piece_items);
+        let items_max = step.piece_items();
+        let mut items: Vec<_> = behind.take(items_max + 1).collect();
+        let is_last = items.len() <= items_max;
+        items.truncate(items_max);
         if step.planted.has(Defect::MemoryRegistry) {
             self.segments.give(&[span], caller.endpoint);
             let (items, last) = (Vec::new(), Some(Summary::default()));
@@ -704,12 +705,14 @@ impl Partition {
         (self.entries.len(), self.entries.tombstone_count())
     }
 
+    /// How many ranges move in.
+    pub(super) fn moving_count(&self) -> usize {
+        self.handovers.spans().count() + self.recoveries.spans().count()
+    }
+
     /// How many things are under way.
     pub(super) fn open_count(&self) -> usize {
-        self.handovers.spans().count()
-            + self.recoveries.spans().count()
-            + self.evictions.len()
-            + self.verifying.len()
+        self.moving_count() + self.evictions.len() + self.verifying.len()
     }
 }
 

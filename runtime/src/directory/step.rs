@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use siloring_core::event::Event;
+use siloring_core::ports::rare::{self, Rare};
 use siloring_core::{Endpoint, Generation, Moment, SiloStatus, View};
 
 use super::DirectoryOutput;
@@ -27,11 +28,16 @@ pub(super) struct Step<'a> {
     pub(super) view: &'a View,
     pub(super) rng: &'a mut fastrand::Rng,
     pub(super) outbox: &'a mut Outbox,
-    pub(super) piece_items: usize,
+    pub(super) piece_items_max: usize,
     pub(super) planted: Planted,
 }
 
 impl Step<'_> {
+    /// How many entries the next piece holds at most.
+    pub(super) fn piece_items(&self) -> usize {
+        if rare::is_asked(Rare::SmallPiece) { 1 } else { self.piece_items_max }
+    }
+
     /// Asks `to`, in our view.
     pub(super) fn ask(&mut self, to: Endpoint, ask: Ask) {
         self.send(to, Word::Ask(ask));

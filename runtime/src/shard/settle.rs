@@ -15,6 +15,7 @@ use siloring_core::limits::{
     FORWARDS_MAX, RETRY_BACKOFF_FACTOR, RETRY_BACKOFF_MAX, RETRY_BACKOFF_MIN, ROUTER_ATTEMPTS_MAX,
 };
 use siloring_core::outcome::{DeliveryFailure, FailedKind, IndeterminateKind, RejectedKind};
+use siloring_core::ports::rare::{self, Mark};
 use siloring_core::schema::Schema;
 use siloring_core::time::Moment;
 use siloring_core::versions;
@@ -143,6 +144,7 @@ impl<L: Links> Shard<L> {
             self.directory.learn(target, place);
         }
         if open.forwards >= FORWARDS_MAX {
+            rare::took(Mark::ForwardLimit);
             return self.refused(id, failure);
         }
         open.forwards += 1;

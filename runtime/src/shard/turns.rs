@@ -11,6 +11,7 @@ use siloring_core::event::Event;
 use siloring_core::ids::{ActivationNumber, MethodId};
 use siloring_core::limits::TURNS_PER_STEP_MAX;
 use siloring_core::outcome::{DeliveryFailure, FailedKind, RejectedKind};
+use siloring_core::ports::rare::{self, Rare};
 use siloring_core::schema::Schema;
 
 use super::activation::{Life, Registered, RunningTurn, TurnReply};
@@ -379,7 +380,8 @@ impl<L: Links> Shard<L> {
                 // Most requests never wait: an idle activation keeps no room for those that do.
                 activation.queue = VecDeque::new();
             }
-            if self.leaving.is_draining() && activation.is_idle() {
+            let ends = self.leaving.is_draining() || rare::is_asked(Rare::EndSoon);
+            if ends && activation.is_idle() {
                 let host = activation.host;
                 if !self.is_of_shard(host) {
                     self.deactivate(key);

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use siloring_core::event::Event;
 use siloring_core::limits::DIRECTORY_WAITING_MAX;
+use siloring_core::ports::rare::{self, Mark};
 use siloring_core::{Endpoint, Generation, Moment, ShardIndex};
 use siloring_runtime::control::{ControlMessage, Reach};
 use siloring_runtime::directory::DirectoryMessage;
@@ -33,6 +34,9 @@ impl ControlNode {
         let peer = established.peer_generation();
         let dialer = if established.role == Role::Dialer { us } else { peer };
         if let Some(old) = self.lanes.get(&peer).copied() {
+            if old.dialer != dialer {
+                rare::took(Mark::LanesCrossed);
+            }
             if old.dialer != dialer && old.dialer == us.min(peer) {
                 self.set_closing(conn, established.unsent.clone());
                 return self.machine.handle_reach(now, peer, Reach::Connected);
@@ -57,6 +61,7 @@ impl ControlNode {
         if peer < us
             && let Some(own) = self.dials.remove(&Wanted::Lane(peer))
         {
+            rare::took(Mark::LanesCrossed);
             self.close(own);
         }
         self.machine.handle_reach(now, peer, Reach::Connected);
