@@ -2,8 +2,8 @@
 //!
 //! Each scenario runs once with each of its variants, where it must fail, and once as built, where
 //! it must hold: a test that passes with its variant proves nothing. `SILORING_SEED=7` replays one
-//! smoke seed, `SILORING_PLAN=tests/sim/plans/NAME` one plan, `SILORING_TRACE=1` tells every step,
-//! `SILORING_SEEDS=2000` runs more seeds.
+//! smoke seed (as `cargo xtask sim --seed 7` does), `SILORING_PLAN=tests/sim/plans/NAME` one plan,
+//! `SILORING_TRACE=1` tells every step, `SILORING_SEEDS=2000` runs more seeds.
 
 #![expect(
     clippy::print_stdout,

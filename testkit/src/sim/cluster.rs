@@ -79,10 +79,14 @@ struct Roll {
 pub struct Tally {
     /// Steps of the plan that happened.
     pub faults: u64,
+    /// The same, by kind.
+    pub kinds: BTreeMap<&'static str, u64>,
     /// Silos killed, with or without their machine.
     pub kills: u64,
     /// Rolls that went through all slots.
     pub rolls: u64,
+    /// Silos that ended while they took ranges over or rebuilt them.
+    pub interrupted: u64,
     /// Silos started.
     pub starts: u64,
     /// Silos that ended by themselves, by exit code.
@@ -107,6 +111,12 @@ pub struct Report {
     pub store_unavailable: u64,
     /// Of which were carried out: their answer was lost.
     pub store_answers_lost: u64,
+    /// Store requests that broke off before they were carried out.
+    pub store_requests_lost: u64,
+    /// Connections reset in the middle of a write.
+    pub connections_torn: u64,
+    /// Rare paths taken, by name.
+    pub rare: BTreeMap<&'static str, u64>,
     /// Connections dialled by the name of a Unix socket.
     pub dialled_by_name: usize,
     /// Events told, by name.
@@ -132,8 +142,7 @@ impl std::fmt::Display for Failure {
         writeln!(out, "{:?}", self.report)?;
         writeln!(
             out,
-            "to repeat it: SILORING_SEED={}, or SILORING_PLAN=FILE with",
-            self.plan.options.seed
+            "to repeat it: cargo xtask sim --plan FILE [--shrink] [--trace], with this in FILE"
         )?;
         write!(out, "{}", self.plan)
     }
@@ -328,11 +337,16 @@ impl Cluster {
     pub fn inflict(&mut self, fault: Fault) {
         self.world.enter_fault(&fault.to_string());
         self.tally.faults += 1;
+        *self.tally.kinds.entry(fault.name()).or_default() += 1;
         self.watch(fault);
         match fault {
             Fault::Kill(slot) => self.end_slot(slot, World::kill),
             Fault::Vanish(slot) => self.end_slot(slot, World::vanish),
             Fault::Start(slot) => self.start_slot(slot),
+            Fault::Restart(slot) => {
+                self.end_slot(slot, World::kill);
+                self.start_slot(slot);
+            }
             Fault::Drain(slot) => self.drain_slot(slot),
             Fault::Roll => self.begin_roll(),
             Fault::Version(number) => self.set_version(number),
@@ -345,14 +359,34 @@ impl Cluster {
                 let (one, other) = (self.host(one), self.host(other));
                 self.world.core().cut_between(one, other);
             }
+            Fault::Tear(one, other) => {
+                let (one, other) = (self.host(one), self.host(other));
+                self.world.core().tear_between(one, other);
+            }
+            Fault::HalfOpen(one, other) => {
+                let (one, other) = (self.host(one), self.host(other));
+                self.world.core().forget_between(one, other);
+            }
+            Fault::StoreReset(slot) => {
+                if let Some(process) = self.process(slot) {
+                    self.world.core().reset_store(process);
+                }
+            }
             Fault::Pause(..)
             | Fault::Slow(..)
+            | Fault::Late(..)
             | Fault::Mute(..)
             | Fault::Split(..)
             | Fault::Isolate(..)
+            | Fault::Flap(..)
             | Fault::Refuse(..)
             | Fault::Delay(..)
             | Fault::Lose(..)
+            | Fault::NoFiles(..)
+            | Fault::HintsLost(_)
+            | Fault::HintsDoubled(_)
+            | Fault::HintsLate(..)
+            | Fault::HintsForged(_)
             | Fault::StoreDown(..)
             | Fault::StoreHang(..)
             | Fault::StoreDelay(..)
@@ -401,8 +435,12 @@ impl Cluster {
 
     /// What the run has come to so far.
     pub fn report(&self) -> Report {
-        let (store_unavailable, store_answers_lost) = self.world.core_ref().store.counts();
+        let core = self.world.core_ref();
+        let (store_unavailable, store_answers_lost) = core.store.counts();
         Report {
+            store_requests_lost: core.store.requests_lost(),
+            connections_torn: core.torn_count,
+            rare: core.scene.rare.borrow().counts().clone(),
             store_unavailable,
             store_answers_lost,
             dialled_by_name: self.world.core_ref().network.named_count(),
@@ -460,7 +498,7 @@ impl Cluster {
         // Before it began no step is due, however early it is: to stop at one would be for ever.
         let step = self.steps.front().filter(|_| self.began > Moment::ZERO);
         let step = step.map_or(Moment::NEVER, |step| self.began + step.at);
-        let lasting = self.active.iter().map(|active| active.until).min();
+        let lasting = self.active.iter().map(Active::next).min();
         let stops = [
             end,
             now + LOOK_PERIOD,
@@ -480,8 +518,9 @@ impl Cluster {
             self.steps.pop_front();
             self.inflict(step.fault);
         }
-        if self.active.iter().any(|active| active.until <= now) {
+        if self.active.iter().any(|active| active.next() <= now) {
             self.active.retain(|active| active.until > now);
+            self.active.iter_mut().for_each(|active| active.turn(now));
             self.apply_active();
         }
         if let Some(replica) = self.replica.take_if(|replica| replica.until <= now) {

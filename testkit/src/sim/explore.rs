@@ -1,11 +1,10 @@
 //! Whole runs under the built-in load: from a seed or a plan, twice, many, replayed, shrunk.
 //!
-//! A run that breaks an invariant, or panics, is a [`Failure`] that says how to repeat it:
-//! `SILORING_SEED=7` runs the plan of a seed, `SILORING_PLAN=file` the plan in a file, and
-//! `SILORING_TRACE=1` tells every step.
+//! A run that breaks an invariant, or panics, is a [`Failure`] that says how to repeat it: by
+//! `cargo xtask sim`, or in the tests: `SILORING_SEED=7` runs the plan of a seed,
+//! `SILORING_PLAN=file` the plan in a file, and `SILORING_TRACE=1` tells every step.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
 
 use super::cluster::{Cluster, Failure, Report};
 use super::plan::{Options, Plan, PlanError};
@@ -155,7 +154,7 @@ pub fn asked() -> Result<Asked, AskError> {
     }
     let Ok(seed) = std::env::var("SILORING_SEED") else { return Ok(Asked::Nothing) };
     match seed.parse() {
-        Ok(seed) => Ok(Asked::Plan(Box::new(Plan::from_seed(Options::new(seed))))),
+        Ok(seed) => Ok(Asked::Plan(Box::new(Plan::from_seed(Options::drawn(seed))))),
         Err(_) => Err(AskError::Seed(seed)),
     }
 }
@@ -163,55 +162,4 @@ pub fn asked() -> Result<Asked, AskError> {
 /// Whether `SILORING_TRACE` asks for every step.
 pub fn trace_asked() -> bool {
     std::env::var("SILORING_TRACE").is_ok_and(|value| value != "0")
-}
-
-/// Totals over many runs.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Totals {
-    /// Runs.
-    pub runs: u64,
-    /// Virtual time.
-    pub simulated: Duration,
-    /// Deliveries entered.
-    pub sent: u64,
-    /// Of which handled.
-    pub handled: u64,
-    /// Of which failed.
-    pub failed: u64,
-    /// Faults.
-    pub faults: u64,
-    /// Kills.
-    pub kills: u64,
-    /// Rolls.
-    pub rolls: u64,
-    /// Silos that found the store gone back.
-    pub regressed: u64,
-}
-
-impl Totals {
-    /// Adds a run.
-    pub fn add(&mut self, report: &Report) {
-        self.runs += 1;
-        self.simulated += report.simulated;
-        self.sent += report.counts.sent;
-        self.handled += report.counts.handled;
-        self.failed += report.counts.closed() - report.counts.handled;
-        self.faults += report.tally.faults;
-        self.kills += report.tally.kills;
-        self.rolls += report.tally.rolls;
-        self.regressed += report.events.get("StoreRegressed").copied().unwrap_or(0);
-    }
-
-    /// Adds other totals.
-    pub fn merge(&mut self, other: &Self) {
-        self.runs += other.runs;
-        self.simulated += other.simulated;
-        self.sent += other.sent;
-        self.handled += other.handled;
-        self.failed += other.failed;
-        self.faults += other.faults;
-        self.kills += other.kills;
-        self.rolls += other.rolls;
-        self.regressed += other.regressed;
-    }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use siloring_core::Moment;
 
+use super::hints::HintFaults;
 use super::network::Path;
 use super::plan::{Fault, Slot};
 use super::store::StoreFaults;
@@ -15,7 +16,19 @@ use super::world::{HostId, ProcessId};
 pub(super) struct Active {
     pub(super) until: Moment,
     pub(super) effect: Effect,
+    flaps: Option<Flaps>,
 }
+
+/// A fault that comes and goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Flaps {
+    period: Duration,
+    next: Moment,
+    is_off: bool,
+}
+
+/// Shortest period of a fault that comes and goes.
+const FLAP_MIN: Duration = Duration::from_millis(1);
 
 /// What it does.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,7 +37,10 @@ pub(super) enum Effect {
     Slowed(ProcessId, Duration),
     /// On each of these ways.
     Path(Vec<(HostId, HostId)>, Path),
+    Late(ProcessId, Duration),
+    NoFiles(ProcessId),
     Store(StoreFaults),
+    Hints(HintFaults),
     StoreCut(HostId),
 }
 
@@ -40,57 +56,110 @@ impl Active {
         let way = |one: Slot, other: Slot| (host(one), host(other));
         let both = |one: Slot, other: Slot| vec![way(one, other), way(other, one)];
         let dropped = Path { dropped: true, ..Path::default() };
-        let (span, effect) = match fault {
-            Fault::Pause(slot, span) => (span, Effect::Paused(process(slot)?)),
-            Fault::Slow(slot, by, span) => (span, Effect::Slowed(process(slot)?, by)),
-            Fault::Mute(from, to, span) => (span, Effect::Path(vec![way(from, to)], dropped)),
-            Fault::Split(one, other, span) => (span, Effect::Path(both(one, other), dropped)),
-            Fault::Isolate(slot, span) => {
+        let until = now + fault.span()?;
+        let mut flaps = None;
+        let effect = match fault {
+            Fault::Pause(slot, _) => Effect::Paused(process(slot)?),
+            Fault::Slow(slot, by, _) => Effect::Slowed(process(slot)?, by),
+            Fault::Late(slot, by, _) => Effect::Late(process(slot)?, by),
+            Fault::NoFiles(slot, _) => Effect::NoFiles(process(slot)?),
+            Fault::Mute(from, to, _) => Effect::Path(vec![way(from, to)], dropped),
+            Fault::Split(one, other, _) => Effect::Path(both(one, other), dropped),
+            Fault::Flap(one, other, period, _) => {
+                // A period of nothing would never let time pass.
+                let period = period.max(FLAP_MIN);
+                flaps = Some(Flaps { period, next: now + period, is_off: false });
+                Effect::Path(both(one, other), dropped)
+            }
+            Fault::Isolate(slot, _) => {
                 let others = hosts.iter().copied().filter(|other| *other != host(slot));
                 let ways = others.flat_map(|other| [(host(slot), other), (other, host(slot))]);
-                (span, Effect::Path(ways.collect(), dropped))
+                Effect::Path(ways.collect(), dropped)
             }
-            Fault::Refuse(from, to, span) => {
+            Fault::Refuse(from, to, _) => {
                 let refused = Path { refused: true, ..Path::default() };
-                (span, Effect::Path(vec![way(from, to)], refused))
+                Effect::Path(vec![way(from, to)], refused)
             }
-            Fault::Delay(one, other, delay, span) => {
-                (span, Effect::Path(both(one, other), Path { delay, ..Path::default() }))
+            Fault::Delay(one, other, delay, _) => {
+                Effect::Path(both(one, other), Path { delay, ..Path::default() })
             }
-            Fault::Lose(one, other, lost_per_mille, span) => {
-                (span, Effect::Path(both(one, other), Path { lost_per_mille, ..Path::default() }))
+            Fault::Lose(one, other, lost_per_mille, _) => {
+                Effect::Path(both(one, other), Path { lost_per_mille, ..Path::default() })
             }
-            Fault::StoreDown(span) => (span, store_effect(|faults| faults.down = true)),
-            Fault::StoreHang(span) => (span, store_effect(|faults| faults.hangs = true)),
-            Fault::StoreDelay(by, span) => (span, store_effect(|faults| faults.delay = by)),
-            Fault::StoreLose(lost, span) => {
-                (span, store_effect(|faults| faults.lost_per_mille = lost))
-            }
-            Fault::StoreCut(slot, span) => (span, Effect::StoreCut(host(slot))),
+            Fault::StoreCut(slot, _) => Effect::StoreCut(host(slot)),
+            Fault::StoreDown(_)
+            | Fault::StoreHang(_)
+            | Fault::StoreDelay(..)
+            | Fault::StoreLose(..) => Effect::Store(store_effect(fault)),
+            Fault::HintsLost(_)
+            | Fault::HintsDoubled(_)
+            | Fault::HintsLate(..)
+            | Fault::HintsForged(_) => Effect::Hints(hint_effect(fault)),
             Fault::Kill(_)
             | Fault::Vanish(_)
             | Fault::Start(_)
+            | Fault::Restart(_)
             | Fault::Drain(_)
             | Fault::Roll
             | Fault::Version(..)
             | Fault::Jump(..)
-            | Fault::StoreLag(_)
-            | Fault::Reset(..) => return None,
+            | Fault::Reset(..)
+            | Fault::Tear(..)
+            | Fault::HalfOpen(..)
+            | Fault::StoreReset(_)
+            | Fault::StoreLag(_) => return None,
         };
-        Some(Self { until: now + span, effect })
+        Some(Self { until, effect, flaps })
+    }
+
+    /// When it next comes, goes or ends.
+    pub(super) fn next(&self) -> Moment {
+        self.flaps.as_ref().map_or(self.until, |flaps| flaps.next.min(self.until))
+    }
+
+    /// Comes or goes, if it is time to.
+    pub(super) fn turn(&mut self, now: Moment) {
+        if let Some(flaps) = &mut self.flaps
+            && flaps.next <= now
+        {
+            flaps.is_off = !flaps.is_off;
+            flaps.next = now + flaps.period;
+        }
+    }
+
+    fn is_on(&self) -> bool {
+        self.flaps.as_ref().is_none_or(|flaps| !flaps.is_off)
     }
 }
 
-fn store_effect(set: impl FnOnce(&mut StoreFaults)) -> Effect {
-    let mut faults = StoreFaults::default();
-    set(&mut faults);
-    Effect::Store(faults)
+const fn store_effect(fault: Fault) -> StoreFaults {
+    let mut faults =
+        StoreFaults { down: false, hangs: false, delay: Duration::ZERO, lost_per_mille: 0 };
+    if let Fault::StoreDelay(by, _) = fault {
+        faults.delay = by;
+    }
+    if let Fault::StoreLose(lost, _) = fault {
+        faults.lost_per_mille = lost;
+    }
+    faults.down = matches!(fault, Fault::StoreDown(_));
+    faults.hangs = matches!(fault, Fault::StoreHang(_));
+    faults
+}
+
+const fn hint_effect(fault: Fault) -> HintFaults {
+    let late = if let Fault::HintsLate(by, _) = fault { by } else { Duration::ZERO };
+    HintFaults {
+        lost: matches!(fault, Fault::HintsLost(_)),
+        doubled: matches!(fault, Fault::HintsDoubled(_)),
+        late,
+        forged: matches!(fault, Fault::HintsForged(_)),
+    }
 }
 
 /// What ails each way.
 pub(super) fn paths(active: &[Active]) -> BTreeMap<(HostId, HostId), Path> {
     let mut merged = BTreeMap::new();
-    for fault in active {
+    for fault in active.iter().filter(|fault| fault.is_on()) {
         let Effect::Path(ways, path) = &fault.effect else {
             continue;
         };
@@ -120,7 +189,12 @@ pub(super) fn store(active: &[Active]) -> (StoreFaults, BTreeSet<HostId>) {
             Effect::StoreCut(host) => {
                 cut.insert(*host);
             }
-            Effect::Paused(_) | Effect::Slowed(..) | Effect::Path(..) => {}
+            Effect::Paused(_)
+            | Effect::Slowed(..)
+            | Effect::Late(..)
+            | Effect::NoFiles(_)
+            | Effect::Hints(_)
+            | Effect::Path(..) => {}
         }
     }
     (merged, cut)
@@ -130,9 +204,55 @@ pub(super) fn store(active: &[Active]) -> (StoreFaults, BTreeSet<HostId>) {
 pub(super) fn paused(active: &[Active]) -> BTreeSet<ProcessId> {
     let paused = active.iter().filter_map(|fault| match fault.effect {
         Effect::Paused(process) => Some(process),
-        Effect::Slowed(..) | Effect::Path(..) | Effect::Store(_) | Effect::StoreCut(_) => None,
+        Effect::Slowed(..)
+        | Effect::Late(..)
+        | Effect::NoFiles(_)
+        | Effect::Hints(_)
+        | Effect::Path(..)
+        | Effect::Store(_)
+        | Effect::StoreCut(_) => None,
     });
     paused.collect()
+}
+
+/// Who has no descriptor left.
+pub(super) fn without_files(active: &[Active]) -> BTreeSet<ProcessId> {
+    let without = active.iter().filter_map(|fault| match fault.effect {
+        Effect::NoFiles(process) => Some(process),
+        Effect::Paused(_)
+        | Effect::Slowed(..)
+        | Effect::Late(..)
+        | Effect::Hints(_)
+        | Effect::Path(..)
+        | Effect::Store(_)
+        | Effect::StoreCut(_) => None,
+    });
+    without.collect()
+}
+
+/// How late the timers of each process may be.
+pub(super) fn delays(active: &[Active]) -> BTreeMap<ProcessId, Duration> {
+    let mut delays = BTreeMap::new();
+    for fault in active {
+        if let Effect::Late(process, by) = fault.effect {
+            *delays.entry(process).or_default() += by;
+        }
+    }
+    delays
+}
+
+/// What ails word of changes in the registry.
+pub(super) fn hints(active: &[Active]) -> HintFaults {
+    let mut merged = HintFaults::default();
+    for fault in active {
+        if let Effect::Hints(faults) = &fault.effect {
+            merged.lost |= faults.lost;
+            merged.doubled |= faults.doubled;
+            merged.late += faults.late;
+            merged.forged |= faults.forged;
+        }
+    }
+    merged
 }
 
 /// How slow each process is.
@@ -164,6 +284,21 @@ mod tests {
         let back = paths(&[slow, mute.clone()])[&(hosts[1], hosts[0])];
         assert_eq!((back.dropped, back.delay), (false, SECOND));
         assert_eq!(paths(&[mute]).len(), 1);
+    }
+
+    #[test]
+    fn a_way_that_flaps_is_there_every_other_period() {
+        let hosts = [HostId(0), HostId(1)];
+        let flap = Fault::Flap(Slot(1), Slot(2), SECOND, 5 * SECOND);
+        let mut active = Active::of(flap, Moment::ZERO, &hosts, |_| None).unwrap();
+        let mut dropped = Vec::new();
+        for second in 0..5 {
+            let now = Moment::ZERO + second * SECOND;
+            active.turn(now);
+            assert_eq!(active.next(), now + SECOND);
+            dropped.push(!paths(std::slice::from_ref(&active)).is_empty());
+        }
+        assert_eq!(dropped, [true, false, true, false, true]);
     }
 
     #[test]

@@ -32,8 +32,6 @@ use super::world::ProcessId;
 
 /// Grace: one tick of the product's ledger and the way to the program that waits.
 const GRACE: Duration = Duration::from_millis(50);
-/// Clocks drift by less than one in so many.
-const DRIFT_SHARE: u32 = 1000;
 
 /// Names one delivery in the whole world; put it into the message, and hand it to [`ran`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -249,7 +247,7 @@ impl Source {
                 source: self,
                 target: target.hash(),
                 sent,
-                due: sent + budget + budget / DRIFT_SHARE + GRACE,
+                due: sent + budget + scene.drift(budget) + GRACE,
                 state: State::Open,
                 direction,
                 runs: 0,
@@ -413,13 +411,16 @@ impl Ledger {
 }
 
 #[cfg(test)]
+pub(super) use tests::on_a_scene;
+
+#[cfg(test)]
 mod tests {
     use siloring_core::RejectedKind;
 
     use super::super::world::HostId;
     use super::*;
 
-    pub(super) fn on_a_scene() -> Rc<Scene> {
+    pub(in super::super) fn on_a_scene() -> Rc<Scene> {
         let scene = Rc::new(Scene::default());
         scene.hosts.borrow_mut().push(HostId(0));
         scene.process.set(Some(ProcessId(0)));

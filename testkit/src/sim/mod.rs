@@ -48,18 +48,22 @@
 //! modelled.
 
 mod app;
+pub mod batch;
 mod checks;
 mod cluster;
 pub mod explore;
 mod faults;
+mod hints;
 mod history;
 pub mod ledger;
+mod mail;
 pub mod network;
 mod node;
 pub mod plan;
 mod planted;
 mod queue;
 pub mod random;
+mod rare;
 mod release;
 #[cfg(test)]
 mod runs;
@@ -79,7 +83,7 @@ pub mod world;
 pub use app::AppClock;
 pub use cluster::{Cluster, ClusterBuilder, Failure, Report, Tally};
 pub use node::{Node, SiloShared};
-pub use plan::{Fault, Hosts, Options, Plan, PlanError, Slot, Step};
+pub use plan::{Fault, Hints, Hosts, Mix, Options, Plan, PlanError, Slot, Step, Swarm};
 #[cfg(feature = "planted")]
 pub use planted::{defects, stream_defect};
 pub use release::Release;

@@ -10,13 +10,15 @@
 //! Bounds: what is neither read nor arrived is at most [`NetworkSettings::pipe_bytes_max`] a pipe.
 //! Deliberately absent: keep-alive of idle connections (probes find those), half-close.
 
+mod ends;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use siloring_core::Moment;
 use siloring_core::hash::stable_u64;
-use siloring_core::limits::LINK_SILENCE_MAX;
 
+use super::rare::{SHORT_READ, SHORT_WRITE};
 use super::trace::Code;
 use super::wiretap::{Side, Wiretap};
 use super::world::{Core, Happening, HostId, Input, Part, ProcessId, nanos};
@@ -44,6 +46,8 @@ impl EndId {
 /// Why a dial failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DialFailure {
+    /// The process has no descriptor left for it.
+    NoFiles,
     /// Nobody listens there, or a firewall says so.
     Refused,
     /// No machine has this address.
@@ -122,6 +126,8 @@ struct Pipe {
     finish: bool,
     /// The sender was cut short.
     starved: bool,
+    /// What is written next is cut in its middle, and the connection reset.
+    torn: bool,
     /// Which wait for an acknowledgement is the current one; even if none is.
     silence: u32,
 }
@@ -143,45 +149,46 @@ struct End {
     readable_told: bool,
 }
 
+#[derive(Debug)]
+struct Connection {
+    ends: [End; 2],
+    /// How it was dialled.
+    way: &'static str,
+    /// Something on its way has forgotten it: nothing passes any more.
+    is_forgotten: bool,
+    /// Who listens to it.
+    tap: Wiretap,
+}
+
 /// Every connection, and what ails the paths.
 #[derive(Debug)]
 pub(super) struct Network {
     settings: NetworkSettings,
-    connections: Vec<[End; 2]>,
-    /// How each connection was dialled.
-    ways: Vec<&'static str>,
-    /// Who listens to each connection.
-    taps: Vec<Wiretap>,
+    connections: Vec<Connection>,
     paths: BTreeMap<(HostId, HostId), Path>,
 }
 
 impl Network {
     pub(super) const fn new(settings: NetworkSettings) -> Self {
-        Self {
-            settings,
-            connections: Vec::new(),
-            ways: Vec::new(),
-            taps: Vec::new(),
-            paths: BTreeMap::new(),
-        }
+        Self { settings, connections: Vec::new(), paths: BTreeMap::new() }
     }
 
     /// How a connection was dialled: `unix`, by name, or `tcp`, by address.
     pub(super) fn way(&self, end: EndId) -> &'static str {
-        self.ways[end.connection()]
+        self.connections[end.connection()].way
     }
 
     /// How many connections were dialled by name.
     pub(super) fn named_count(&self) -> usize {
-        self.ways.iter().filter(|way| **way == "unix").count()
+        self.connections.iter().filter(|it| it.way == "unix").count()
     }
 
     fn end(&self, end: EndId) -> &End {
-        &self.connections[end.connection()][end.side()]
+        &self.connections[end.connection()].ends[end.side()]
     }
 
     fn end_mut(&mut self, end: EndId) -> &mut End {
-        &mut self.connections[end.connection()][end.side()]
+        &mut self.connections[end.connection()].ends[end.side()]
     }
 
     fn pipe(&mut self, from: EndId) -> &mut Pipe {
@@ -190,6 +197,9 @@ impl Network {
 
     /// What ails the way of the bytes that `from` sends.
     fn path(&self, from: EndId) -> Path {
+        if self.connections[from.connection()].is_forgotten {
+            return Path { dropped: true, ..Path::default() };
+        }
         if self.paths.is_empty() {
             return Path::default();
         }
@@ -239,12 +249,20 @@ impl Core {
         };
         let here = Some(self.process(process).host);
         let there = self.host_at(address);
-        self.network.connections.push([blank(here, Some((process, part))), blank(there, None)]);
-        self.network.ways.push(if self.names.contains_key(address) { "unix" } else { "tcp" });
-        self.network.taps.push(Wiretap::default());
+        self.network.connections.push(Connection {
+            ends: [blank(here, Some((process, part))), blank(there, None)],
+            way: if self.names.contains_key(address) { "unix" } else { "tcp" },
+            is_forgotten: false,
+            tap: Wiretap::default(),
+        });
         self.process_mut(process).ends.push(end);
         self.trace.enter(self.now, Code::Dial, u64::from(end.0), u64::from(process.0));
         self.trace.note(self.now, || format!("{process:?} dials {address}"));
+        if self.process(process).no_files {
+            self.forget_end(end);
+            self.give(process, part, Input::DialFailed { end, failure: DialFailure::NoFiles });
+            return end;
+        }
         let at = self.now + self.latency(end);
         self.queue.push(at, Happening::Syn { end });
         end
@@ -262,6 +280,11 @@ impl Core {
         let host = self.network.end(end.peer()).host;
         let listener = host.and_then(|host| self.listener(host)).filter(|_| !path.refused);
         let at = self.now + self.latency(end.peer());
+        if let Some(process) = listener.filter(|process| self.process(*process).no_files) {
+            self.queue.push(at, Happening::DialAnswer { end, accepted: true });
+            self.turn_away(end.peer(), process, at);
+            return;
+        }
         if let Some(process) = listener {
             let accepted = self.network.end_mut(end.peer());
             accepted.owner = Some((process, Part(0)));
@@ -271,6 +294,15 @@ impl Core {
             self.give(process, Part(0), Input::Accepted { end: end.peer() });
         }
         self.queue.push(at, Happening::DialAnswer { end, accepted: listener.is_some() });
+    }
+
+    /// Its kernel has accepted; the process can only close it again.
+    fn turn_away(&mut self, end: EndId, process: ProcessId, connected: Moment) {
+        let accepted = self.network.end_mut(end);
+        accepted.state = EndState::Closed;
+        accepted.pipe.last_arrival = connected;
+        self.send_finish(end);
+        self.give(process, Part(0), Input::TurnedAway);
     }
 
     pub(super) fn dial_answered(&mut self, end: EndId, accepted: bool) {
@@ -308,12 +340,20 @@ impl Core {
         }
         let room = self.network.settings.pipe_bytes_max;
         let pipe = self.network.pipe(end);
-        let taken = bytes.len().min(room.saturating_sub(pipe.bytes.len()));
+        let mut taken = bytes.len().min(room.saturating_sub(pipe.bytes.len()));
+        if taken > 1 && self.scene.rare.borrow_mut().is_asked(SHORT_WRITE) {
+            taken = self.scene.rare.borrow_mut().part_of(taken);
+        }
+        let is_torn = self.network.pipe(end).torn && taken > 1;
+        if is_torn {
+            taken = self.random.network.usize(1..taken);
+        }
+        let pipe = self.network.pipe(end);
         pipe.bytes.extend(&bytes[..taken]);
         pipe.starved = taken < bytes.len();
         self.bytes_written += taken as u64;
         let side = if end.side() == 0 { Side::Dialer } else { Side::Acceptor };
-        let broken = self.network.taps[end.connection()].written(side, &bytes[..taken]);
+        let broken = self.network.connections[end.connection()].tap.written(side, &bytes[..taken]);
         if let Some((invariant, text)) = broken {
             self.violate(invariant, text);
         }
@@ -322,7 +362,20 @@ impl Core {
         if taken > 0 {
             self.ship(end, taken);
         }
+        if is_torn {
+            self.torn(end);
+        }
         taken
+    }
+
+    /// After a part of what was to be written the connection is reset.
+    fn torn(&mut self, end: EndId) {
+        let (process, part) = self.network.end(end).owner.expect("an open end has an owner");
+        self.forget_end(end);
+        self.note_break(end);
+        self.send_reset(end);
+        self.torn_count += 1;
+        self.give(process, part, Input::Closed { end, ending: Ending::Reset });
     }
 
     /// Sends the last `bytes` of a pipe on their way.
@@ -413,7 +466,10 @@ impl Core {
     pub(super) fn read(&mut self, process: ProcessId, end: EndId, space: &mut [u8]) -> usize {
         self.assert_owner(process, end);
         let pipe = self.network.pipe(end.peer());
-        let count = space.len().min(pipe.arrived);
+        let mut count = space.len().min(pipe.arrived);
+        if count > 1 && self.scene.rare.borrow_mut().is_asked(SHORT_READ) {
+            count = self.scene.rare.borrow_mut().part_of(count);
+        }
         let (front, back) = pipe.bytes.as_slices();
         let from_front = count.min(front.len());
         space[..from_front].copy_from_slice(&front[..from_front]);
@@ -450,235 +506,5 @@ impl Core {
     fn assert_owner(&self, process: ProcessId, end: EndId) {
         let owner = self.network.end(end).owner.map(|(owner, _)| owner);
         assert_eq!(owner, Some(process), "a process uses its own ends");
-    }
-}
-
-/// Ends.
-impl Core {
-    /// Starts the sender's wait for an acknowledgement that cannot come.
-    fn await_silence(&mut self, end: EndId) {
-        let pipe = self.network.pipe(end);
-        if pipe.silence.is_multiple_of(2) {
-            pipe.silence += 1;
-            let token = pipe.silence;
-            self.queue.push(self.now + LINK_SILENCE_MAX, Happening::Silence { end, token });
-        }
-    }
-
-    pub(super) fn silence_ended(&mut self, end: EndId, token: u32) {
-        let state = self.network.end(end);
-        let (EndState::Open, Some((process, part))) = (state.state, state.owner) else {
-            return;
-        };
-        if state.pipe.silence != token {
-            return;
-        }
-        self.forget_end(end);
-        self.note_break(end);
-        self.give(process, part, Input::Closed { end, ending: Ending::TimedOut });
-        self.send_reset(end);
-    }
-
-    /// A program closes its end.
-    pub(super) fn close(&mut self, process: ProcessId, end: EndId) {
-        self.assert_owner(process, end);
-        let unread = self.network.end(end.peer()).pipe.arrived > 0;
-        match self.network.end(end).state {
-            EndState::Closed => {}
-            EndState::Connecting => {
-                self.forget_end(end);
-                self.send_reset(end);
-            }
-            EndState::Open => {
-                self.forget_end(end);
-                self.note_break(end);
-                if unread {
-                    self.send_reset(end);
-                } else {
-                    self.start_finish(end);
-                }
-            }
-        }
-    }
-
-    /// The kernel closes what a process that exits has open.
-    pub(super) fn close_ends(&mut self, process: ProcessId) {
-        for end in self.process(process).ends.clone() {
-            self.close(process, end);
-        }
-    }
-
-    /// The kernel ends what a killed process had open: in order, or in the middle of a frame.
-    pub(super) fn cut_ends(&mut self, process: ProcessId) {
-        for end in self.process(process).ends.clone() {
-            if self.random.network.bool() {
-                self.close(process, end);
-            } else {
-                self.cut_end(end);
-            }
-        }
-    }
-
-    /// The machine is gone: nobody is told.
-    pub(super) fn forget_ends(&mut self, process: ProcessId) {
-        for end in self.process(process).ends.clone() {
-            self.forget_end(end);
-            self.note_break(end);
-        }
-    }
-
-    /// Resets an end after a part of what it had in flight.
-    fn cut_end(&mut self, end: EndId) {
-        if self.network.end(end).state == EndState::Closed {
-            return;
-        }
-        self.forget_end(end);
-        self.note_break(end);
-        let pipe = &self.network.end(end).pipe;
-        let in_flight = pipe.bytes.len() - pipe.arrived;
-        let kept = self.random.network.usize(0..=in_flight);
-        let pipe = self.network.pipe(end);
-        pipe.bytes.truncate(pipe.arrived + kept);
-        pipe.held = pipe.held.min(kept);
-        self.send_reset(end);
-    }
-
-    /// Resets every connection between two hosts, each at its own moment and byte.
-    pub(super) fn cut_between(&mut self, one: HostId, other: HostId) {
-        for end in self.network.open_ends_between(one, other) {
-            let owner = self.network.end(end).owner;
-            self.cut_end(end);
-            if let Some((process, part)) = owner {
-                self.give(process, part, Input::Closed { end, ending: Ending::Reset });
-            }
-        }
-    }
-
-    fn note_break(&self, end: EndId) {
-        let (here, there) = (self.network.end(end).host, self.network.end(end.peer()).host);
-        if let (Some(here), Some(there)) = (here, there) {
-            self.scene.note_break(here, there);
-        }
-    }
-
-    /// Our end is closed: nothing is told here, what it had received is gone.
-    fn forget_end(&mut self, end: EndId) {
-        let state = self.network.end_mut(end);
-        state.state = EndState::Closed;
-        if let Some((process, _)) = state.owner {
-            self.process_mut(process).ends.retain(|open| *open != end);
-        }
-        let incoming = self.network.pipe(end.peer());
-        incoming.bytes.clear();
-        (incoming.arrived, incoming.held) = (0, 0);
-        incoming.starved = false;
-    }
-
-    fn start_finish(&mut self, end: EndId) {
-        let pipe = self.network.pipe(end);
-        pipe.finish = true;
-        if pipe.arrived == pipe.bytes.len() {
-            self.send_finish(end);
-        }
-    }
-
-    fn send_finish(&mut self, from: EndId) {
-        let at = self.arrival(from);
-        self.queue.push(at, Happening::Ended { end: from.peer(), ending: Ending::Finished });
-    }
-
-    fn send_reset(&mut self, from: EndId) {
-        let at = self.arrival(from);
-        self.queue.push(at, Happening::Ended { end: from.peer(), ending: Ending::Reset });
-    }
-
-    /// The other side's end arrives at `end`.
-    pub(super) fn end_arrived(&mut self, end: EndId, ending: Ending) {
-        let dropped = self.network.path(end.peer()).dropped;
-        let state = self.network.end(end);
-        if state.state == EndState::Closed || dropped {
-            return; // A finish is sent again when the path heals; a reset is not.
-        }
-        let Some((process, part)) = state.owner else {
-            self.network.end_mut(end).state = EndState::Closed;
-            return;
-        };
-        self.trace.enter(self.now, Code::End, u64::from(end.0), ending as u64);
-        match ending {
-            Ending::Reset | Ending::TimedOut => self.forget_end(end),
-            Ending::Finished => {
-                // What has arrived stays readable; what we sent meanwhile meets a closed end.
-                self.network.end_mut(end).state = EndState::Closed;
-                self.process_mut(process).ends.retain(|open| *open != end);
-            }
-        }
-        self.note_break(end);
-        self.give(process, part, Input::Closed { end, ending });
-    }
-}
-
-/// Faults of paths.
-impl Core {
-    /// What ails the way from one host to another is now this.
-    pub(super) fn set_path(&mut self, from: HostId, to: HostId, path: Path) {
-        let before = self.network.path_between(from, to);
-        self.network.set_path(from, to, path);
-        if path.dropped && !before.dropped {
-            self.path_dropped(from, to);
-        }
-        if before.dropped && !path.dropped {
-            self.path_healed(from, to);
-        }
-    }
-
-    fn path_dropped(&mut self, from: HostId, to: HostId) {
-        for end in self.network.open_ends_between(from, to) {
-            let pipe = &self.network.end(end).pipe;
-            if pipe.bytes.len() > pipe.arrived {
-                self.await_silence(end);
-            }
-        }
-    }
-
-    fn path_healed(&mut self, from: HostId, to: HostId) {
-        for index in 0..self.network.connections.len() {
-            let base = u32::try_from(index * 2).expect("checked when dialed");
-            for end in [EndId(base), EndId(base + 1)] {
-                let here = self.network.end(end).host;
-                let there = self.network.end(end.peer()).host;
-                if (here, there) == (Some(from), Some(to)) {
-                    self.end_healed(end);
-                } else if (here, there) == (Some(to), Some(from)) {
-                    self.acknowledged(end);
-                }
-            }
-        }
-    }
-
-    /// What `end` had to hold back is sent again.
-    fn end_healed(&mut self, end: EndId) {
-        let again = nanos(SEND_AGAIN_AFTER);
-        let late = Duration::from_nanos(self.random.network.u64(again..5 * again));
-        let now = self.now;
-        let pipe = self.network.pipe(end);
-        let held = std::mem::take(&mut pipe.held);
-        pipe.last_arrival = pipe.last_arrival.max(now + late);
-        let at = pipe.last_arrival;
-        let finished = pipe.finish && pipe.arrived == pipe.bytes.len();
-        if held > 0 {
-            self.queue.push(at, Happening::Arrive { end, bytes: held });
-        } else if finished {
-            self.queue.push(at, Happening::Ended { end: end.peer(), ending: Ending::Finished });
-        }
-        self.acknowledged(end);
-    }
-
-    /// Nothing hinders acknowledgements to `end` any more.
-    fn acknowledged(&mut self, end: EndId) {
-        let hindered = self.network.path(end).dropped || self.network.path(end.peer()).dropped;
-        let pipe = self.network.pipe(end);
-        if !hindered && !pipe.silence.is_multiple_of(2) {
-            pipe.silence += 1;
-        }
     }
 }

@@ -5,41 +5,61 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use siloring_core::limits::MAILBOX_MAX;
 use siloring_core::schema::Message;
 use siloring_core::{Incarnation, Moment, ShardIndex, SiloStatus, View};
 use siloring_pubsub::{Stream, Streams};
 use siloring_runtime::exec::local::Unpark;
 use siloring_runtime::handle::{Handle, Post, PostError};
 use siloring_runtime::mail::ShardMail;
+use siloring_transport::Established;
 
 use super::app::AppClock;
 use super::cluster::ProgramFuture;
-use super::plan::Slot;
+use super::mail::Letters;
+use super::network::EndId;
+use super::plan::{Mix, Slot};
 use super::random::stream;
 use super::sizes::Sizes;
 use super::world::{Part, ProcessId};
 
 /// The mailbox of one shard. Wakes its shard when mail comes, or when a future of it was woken.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Mailbox {
     /// Guards the mail; [`Post`] is for any thread, though here all is one.
-    mail: Mutex<VecDeque<ShardMail>>,
+    mail: Mutex<Letters<Letter>>,
+    /// A future of the shard was woken.
     called: AtomicBool,
 }
 
+/// What comes to a shard.
+#[derive(Debug)]
+pub(super) enum Letter {
+    /// Mail of another thread.
+    Mail(ShardMail),
+    /// A link that the control thread has made.
+    Link(EndId, Box<Established>),
+}
+
 impl Mailbox {
-    pub(super) fn push(&self, mail: ShardMail) {
-        self.mail.lock().unwrap_or_else(PoisonError::into_inner).push_back(mail);
-        self.called.store(true, Ordering::Relaxed);
+    fn letters(&self) -> MutexGuard<'_, Letters<Letter>> {
+        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn pop(&self) -> Option<ShardMail> {
-        self.mail.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    pub(super) fn push(&self, from: Part, letter: Letter) {
+        self.letters().push(from, letter);
+    }
+
+    pub(super) fn pop(&self) -> Option<Letter> {
+        self.letters().pop()
+    }
+
+    /// When the next letter arrives.
+    pub(super) fn next(&self) -> Moment {
+        self.letters().next()
     }
 
     /// Whether its shard has to be run; asked once.
@@ -58,13 +78,36 @@ impl Unpark for Mailbox {
 #[derive(Debug)]
 pub(super) struct Mailboxes {
     pub(super) shards: Vec<Arc<Mailbox>>,
+    /// Mail that a program may have waiting at one shard.
+    bound: usize,
+    /// The part that runs, and so posts.
+    running: AtomicU16,
     stopped: AtomicBool,
 }
 
 impl Mailboxes {
-    pub(super) fn new(shards: u16) -> Arc<Self> {
-        let shards = (0..shards).map(|_| Arc::default()).collect();
-        Arc::new(Self { shards, stopped: AtomicBool::new(false) })
+    pub(super) fn new(shards: u16, setup: &NodeSetup) -> Arc<Self> {
+        let mailbox = |shard: u16| {
+            let random = stream(setup.seed, &format!("mail {shard}"));
+            let mail = Mutex::new(Letters::new(setup.mail_delay, random));
+            Arc::new(Mailbox { mail, called: AtomicBool::new(false) })
+        };
+        Arc::new(Self {
+            shards: (0..shards).map(mailbox).collect(),
+            bound: setup.mailbox,
+            running: AtomicU16::new(0),
+            stopped: AtomicBool::new(false),
+        })
+    }
+
+    /// This part runs now: what is posted is from it.
+    pub(super) fn runs(&self, part: Part) {
+        self.running.store(part.0, Ordering::Relaxed);
+    }
+
+    /// The part that runs.
+    pub(super) fn running(&self) -> Part {
+        Part(self.running.load(Ordering::Relaxed))
     }
 
     /// The silo takes no more mail.
@@ -79,13 +122,13 @@ impl Post for Mailboxes {
             return Err(PostError::Stopped(mail));
         }
         let mailbox = &self.shards[usize::from(shard.0)];
-        let waiting = mailbox.mail.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let waiting = mailbox.letters().count();
         // An answer waits for room in a loop that only another thread can end: here it has room.
         let surely = matches!(mail, ShardMail::Answer { .. } | ShardMail::CloseHub(_));
-        if waiting >= MAILBOX_MAX && !surely {
+        if waiting >= self.bound && !surely {
             return Err(PostError::Full(mail));
         }
-        mailbox.push(mail);
+        mailbox.push(self.running(), Letter::Mail(mail));
         Ok(())
     }
 
@@ -111,6 +154,10 @@ pub(super) struct NodeSetup {
     pub(super) seed: u64,
     pub(super) silo_count: u16,
     pub(super) load_per_second: u32,
+    pub(super) mix: Mix,
+    pub(super) body_bytes: usize,
+    pub(super) mailbox: usize,
+    pub(super) mail_delay: Duration,
 }
 
 /// Futures handed to the program and not yet taken up.
@@ -189,6 +236,16 @@ impl Node {
     /// How many slots the cluster has.
     pub const fn silo_count(&self) -> u16 {
         self.setup.silo_count
+    }
+
+    /// What most of the load is.
+    pub const fn mix(&self) -> Mix {
+        self.setup.mix
+    }
+
+    /// Bytes of the largest message of the load.
+    pub const fn body_bytes(&self) -> usize {
+        self.setup.body_bytes
     }
 
     /// The load that the run's options ask for, over the whole cluster.

@@ -7,6 +7,7 @@ use siloring::pump::ControlNode;
 use siloring_pubsub::StreamsBuilder;
 use siloring_runtime::control::Control;
 use siloring_runtime::shard::ShardConfig;
+use siloring_storage::MemoryStore;
 
 #[cfg(feature = "planted")]
 use siloring_pubsub as pubsub;
@@ -32,6 +33,10 @@ enum Defect {
     /// What the control thread sends waits behind the shards' bytes, and these speak for nobody:
     /// either rule alone keeps a busy silo alive.
     HeartbeatInDataQueue,
+    /// Who listens for changes of the registry looks first and listens then.
+    LooksBeforeListening,
+    /// The store compares a fence by its view alone.
+    FencesByView,
 }
 
 /// Every name, and the defect behind it.
@@ -39,6 +44,8 @@ enum Defect {
 const DEFECTS: &[(&str, Defect)] = &[
     ("up-at-connect", Defect::UpAtConnect),
     ("heartbeat-in-data-queue", Defect::HeartbeatInDataQueue),
+    ("looks-before-listening", Defect::LooksBeforeListening),
+    ("fences-by-view", Defect::FencesByView),
     ("open-calls-survive-their-silo", Defect::Shard(shard::Planted::OpenCallsSurviveTheirSilo)),
     ("refusals-swallowed", Defect::Shard(shard::Planted::RefusalsSwallowed)),
     ("everything-refused", Defect::Shard(shard::Planted::EverythingRefused)),
@@ -84,6 +91,8 @@ const DEFECTS: &[(&str, Defect)] = &[
     ("losers-untold", Defect::Directory(directory::Defect::LosersUntold)),
     ("no-incarnation", Defect::Directory(directory::Defect::NoIncarnation)),
     ("absent-while-moving", Defect::Directory(directory::Defect::AbsentWhileMoving)),
+    ("ring-of-order", Defect::Directory(directory::Defect::RingOfOrder)),
+    ("late-timers-trusted", Defect::Control(control::Defect::LateTimersTrusted)),
     ("unknown-commit-assumed", Defect::Control(control::Defect::UnknownCommitAssumed)),
     ("votes-never-expire", Defect::Control(control::Defect::VotesNeverExpire)),
     ("bytes-forbid-nothing", Defect::Control(control::Defect::BytesForbidNothing)),
@@ -145,7 +154,9 @@ pub fn stream_defect(name: &str) -> Option<pubsub::Planted> {
         | Defect::Directory(_)
         | Defect::Control(_)
         | Defect::UpAtConnect
-        | Defect::HeartbeatInDataQueue => None,
+        | Defect::HeartbeatInDataQueue
+        | Defect::LooksBeforeListening
+        | Defect::FencesByView => None,
     })
 }
 
@@ -213,6 +224,45 @@ impl Planted {
         false
     }
 
+    /// Whether the control thread acts on what is due before it looks at what has come.
+    #[cfg(feature = "planted")]
+    pub(super) const fn ticks_first(self) -> bool {
+        matches!(self.defect, Some(Defect::Control(control::Defect::LateTimersTrusted)))
+    }
+
+    /// Whether it does: never, in this build.
+    #[cfg(not(feature = "planted"))]
+    #[expect(clippy::unused_self, reason = "one call site for all builds")]
+    pub(super) const fn ticks_first(self) -> bool {
+        false
+    }
+
+    /// Plants the store, if the defect is one of its.
+    #[cfg(feature = "planted")]
+    pub(super) fn store(self, store: &MemoryStore) {
+        if matches!(self.defect, Some(Defect::FencesByView)) {
+            store.plant_fences_by_view();
+        }
+    }
+
+    /// Leaves the store as it is.
+    #[cfg(not(feature = "planted"))]
+    #[expect(clippy::unused_self, reason = "one call site for all builds")]
+    pub(super) const fn store(self, _store: &MemoryStore) {}
+
+    /// Whether who listens for changes looks first.
+    #[cfg(feature = "planted")]
+    pub(super) const fn looks_first(self) -> bool {
+        matches!(self.defect, Some(Defect::LooksBeforeListening))
+    }
+
+    /// Whether who listens looks first: never, in this build.
+    #[cfg(not(feature = "planted"))]
+    #[expect(clippy::unused_self, reason = "one call site for all builds")]
+    pub(super) const fn looks_first(self) -> bool {
+        false
+    }
+
     /// Plants the silo's streams, if the defect is one of theirs.
     #[cfg(feature = "planted")]
     pub(super) const fn streams(self, streams: &mut StreamsBuilder) {
@@ -238,7 +288,9 @@ impl Planted {
                 Defect::Control(_)
                 | Defect::Streams(_)
                 | Defect::UpAtConnect
-                | Defect::HeartbeatInDataQueue,
+                | Defect::HeartbeatInDataQueue
+                | Defect::LooksBeforeListening
+                | Defect::FencesByView,
             )
             | None => {}
         }

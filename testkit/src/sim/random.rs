@@ -14,7 +14,11 @@ pub(super) struct Streams {
     pub(super) store: fastrand::Rng,
     /// How long a part runs and how late it is woken.
     pub(super) schedule: fastrand::Rng,
-    /// Clock offsets, and the entropy handed to programs.
+    /// Where clocks start and how fast they run.
+    pub(super) clock: fastrand::Rng,
+    /// How late word of a changed registry comes.
+    pub(super) hints: fastrand::Rng,
+    /// The entropy handed to programs.
     pub(super) process: fastrand::Rng,
 }
 
@@ -24,6 +28,8 @@ impl Streams {
             network: stream(seed, "network"),
             store: stream(seed, "store"),
             schedule: stream(seed, "schedule"),
+            clock: stream(seed, "clock"),
+            hints: stream(seed, "hints"),
             process: stream(seed, "process"),
         }
     }
@@ -39,6 +45,31 @@ pub fn stream(seed: u64, concern: &str) -> fastrand::Rng {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A fault that draws more of one concern leaves the rest of the run as it was.
+    #[test]
+    fn what_one_concern_draws_moves_no_other() {
+        let each: [fn(&mut Streams) -> &mut fastrand::Rng; 6] = [
+            |all| &mut all.network,
+            |all| &mut all.store,
+            |all| &mut all.schedule,
+            |all| &mut all.clock,
+            |all| &mut all.hints,
+            |all| &mut all.process,
+        ];
+        let next = |all: &mut Streams| each.map(|of| of(all).u64(..));
+        let calm = next(&mut Streams::new(7));
+        for (index, busy) in each.iter().enumerate() {
+            let mut all = Streams::new(7);
+            for _ in 0..100 {
+                busy(&mut all).u64(..);
+            }
+            let drawn = next(&mut all);
+            for other in 0..each.len() {
+                assert_eq!(drawn[other] == calm[other], other != index, "{index} moved {other}");
+            }
+        }
+    }
 
     #[test]
     fn streams_of_one_seed_are_independent_and_repeat() {

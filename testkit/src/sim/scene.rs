@@ -7,14 +7,19 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use siloring_core::Moment;
+use siloring_core::limits::LEASE;
 
 use super::checks::Checks;
 use super::history::{Histories, Turns};
 use super::ledger::Ledger;
+use super::rare::RarePaths;
 use super::world::{HostId, ProcessId, Violation};
 
+/// The word of a death has come by then where nothing is wrong.
+const NEWS_MAX: Duration = Duration::from_secs(1);
 /// Violations kept at most: the first one is what matters.
 const VIOLATIONS_KEPT_MAX: usize = 64;
 
@@ -29,16 +34,22 @@ pub(super) struct Scene {
     /// Who runs; `None` between runs.
     pub(super) process: Cell<Option<ProcessId>>,
     pub(super) ledger: RefCell<Ledger>,
+    /// Parts per million that a clock may be slow.
+    pub(super) drift_ppm: Cell<u32>,
     /// The host of each process.
     pub(super) hosts: RefCell<Vec<HostId>>,
     /// When a connection between two hosts last ended, by the lower host first.
     pub(super) breaks: RefCell<BTreeMap<(HostId, HostId), Moment>>,
     /// What the store committed between two moments was lost.
     pub(super) losses: RefCell<Vec<(Moment, Moment)>>,
+    /// When silos were declared Dead.
+    pub(super) deaths: RefCell<Vec<Moment>>,
     violations: RefCell<Vec<Violation>>,
     /// Whether somebody watches the run; only then are notes made.
     pub(super) watched: Cell<bool>,
     notes: RefCell<Vec<String>>,
+    /// Rare paths: asked for and taken.
+    pub(super) rare: RefCell<RarePaths>,
     /// What was seen of all silos together.
     pub(super) checks: RefCell<Checks>,
     /// What was answered when.
@@ -73,6 +84,11 @@ impl Scene {
         self.violations.borrow().clone()
     }
 
+    /// How much longer a span may take on the slowest clock, and as much again.
+    pub(super) fn drift(&self, span: Duration) -> Duration {
+        span * (2 * self.drift_ppm.get()) / 1_000_000
+    }
+
     pub(super) fn note_break(&self, one: HostId, other: HostId) {
         self.breaks.borrow_mut().insert((one.min(other), one.max(other)), self.now.get());
     }
@@ -88,6 +104,12 @@ impl Scene {
     /// Whether any connection ended at or after `since`.
     pub(super) fn broke_anywhere_since(&self, since: Moment) -> bool {
         self.breaks.borrow().values().any(|at| *at >= since)
+    }
+
+    /// Whether somebody who had been declared Dead a moment before may not have known it then.
+    pub(super) fn may_be_a_zombies(&self, at: Moment) -> bool {
+        let unaware = LEASE + NEWS_MAX;
+        self.deaths.borrow().iter().any(|death| *death <= at && at.since(*death) <= unaware)
     }
 
     /// Whether the store may have lost what it committed at or after `since`.

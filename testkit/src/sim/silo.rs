@@ -9,13 +9,15 @@
 //! outgrows its bound (I13), and none gets an activation while it leaves (I16); [`super::checks`]
 //! compares it with the others.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod seat;
+
+use seat::Seat;
+
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use siloring::pump::{
-    ControlNode, ControlNodeOutput, DialFault, LinkMode, NodeOutput, Route, ShardNode,
-};
+use siloring::pump::{ControlNode, ControlNodeOutput, DialFault, LinkMode, Route, ShardNode};
 use siloring_core::event::Event;
 use siloring_core::limits::{DEADLINE_DEFAULT, FRAME_BYTES_MAX, READ_CHUNK_BYTES};
 use siloring_core::{ClusterId, Endpoint, Incarnation, Moment, ShardIndex, SiloName};
@@ -30,17 +32,16 @@ use siloring_transport::net::UnixName;
 use siloring_transport::{Established, LocalFacts, Secret};
 
 use super::app::App;
+use super::mail::Letters;
 use super::network::{DialFailure, EndId, Ending};
-use super::node::{Mailboxes, Node, NodeSetup, SiloShared, Spawned};
+use super::node::{Letter, Mailboxes, Node, NodeSetup, SiloShared, Spawned};
 use super::plan::Hosts;
 use super::planted::Planted;
+use super::random::stream;
 use super::release::Release;
 use super::scene;
-use super::sizes::Sizes;
-use super::world::{Context, Input, Part, Program};
 
-/// Runs of a shard's turns in one go: a shard that always has more must let time pass.
-const ROUNDS_MAX: u32 = 64;
+use super::world::{Context, Input, Part, Program};
 
 /// What a silo is started with.
 pub(super) struct SiloSetup {
@@ -54,26 +55,6 @@ pub(super) struct SiloSetup {
     pub(super) planted: Planted,
 }
 
-/// A shard's place: its node once the silo has its incarnation, and what waits for it.
-#[derive(Default)]
-struct Seat {
-    node: Option<ShardNode>,
-    handed: VecDeque<(EndId, Box<Established>)>,
-    /// Ends with bytes that have not been read.
-    readable: BTreeSet<EndId>,
-    dirty: Vec<ConnId>,
-    /// Ends whose last write was cut short.
-    clogged: BTreeSet<EndId>,
-    /// Once the shard drains: how many activations it may have. They only become fewer (I16).
-    activations_max: Option<usize>,
-    /// Whether a range was opened in this run.
-    has_opened: bool,
-    runs: u64,
-    /// How many of the directory's faults it has had.
-    #[cfg(feature = "planted")]
-    faults: usize,
-}
-
 /// A silo in the world.
 pub(super) struct Silo {
     setup: SiloSetup,
@@ -82,7 +63,7 @@ pub(super) struct Silo {
     app: App,
     mailboxes: Arc<Mailboxes>,
     control: Option<ControlNode>,
-    control_mail: VecDeque<ControlMail>,
+    control_mail: Letters<ControlMail>,
     ends: BTreeMap<ConnId, EndId>,
     conns: BTreeMap<EndId, ConnId>,
     dirty: Vec<ConnId>,
@@ -93,7 +74,9 @@ pub(super) struct Silo {
 
 impl Silo {
     pub(super) fn new(setup: SiloSetup) -> (Self, Rc<SiloShared>) {
-        let mailboxes = Mailboxes::new(setup.shards);
+        let mailboxes = Mailboxes::new(setup.shards, &setup.node);
+        let delay = setup.node.mail_delay;
+        let control_mail = Letters::new(delay, stream(setup.node.seed, "mail"));
         let post: Arc<dyn Post> = mailboxes.clone();
         let handle = Handle::new(post);
         let app = App::new();
@@ -112,7 +95,7 @@ impl Silo {
             app,
             mailboxes,
             control: None,
-            control_mail: VecDeque::new(),
+            control_mail,
             ends: BTreeMap::new(),
             conns: BTreeMap::new(),
             dirty: Vec::new(),
@@ -131,16 +114,21 @@ impl Silo {
 
     /// Wakes whoever got something to do in this run.
     fn wake_others(&self, context: &mut Context<'_>) {
-        for (part, mailbox) in (1..).zip(&self.mailboxes.shards) {
-            if mailbox.take_call() {
-                context.wake(Part(part));
+        let now = context.world_now();
+        let mut wake = |part: Part, at: Moment| {
+            if at <= now {
+                context.wake(part);
+            } else if at != Moment::NEVER {
+                context.wake_at(part, at);
             }
+        };
+        for (part, mailbox) in (1..).zip(&self.mailboxes.shards) {
+            let at = if mailbox.take_call() { now } else { mailbox.next() };
+            wake(Part(part), at);
         }
+        wake(Part(0), self.control_mail.next());
         if self.app.is_ready() || self.shared.has_spawned() {
             context.wake(self.shared.app_part());
-        }
-        if !self.control_mail.is_empty() {
-            context.wake(Part(0));
         }
     }
 
@@ -159,9 +147,14 @@ impl Silo {
 
 impl Program for Silo {
     fn run(&mut self, part: Part, context: &mut Context<'_>) -> Moment {
+        self.mailboxes.runs(part);
         let deadline = if part == Part(0) {
             self.run_control(context)
         } else if part == self.shared.app_part() {
+            while let Some(input) = context.next_input() {
+                let Input::Hint(hint) = input else { unreachable!("a thread's: {input:?}") };
+                Streams::hinted(&self.handle, hint);
+            }
             self.run_app(context.now())
         } else {
             self.run_shard(part, context)
@@ -227,11 +220,15 @@ impl Silo {
             Some(control) => control,
             None => self.begin(now, context),
         };
+        if self.setup.planted.ticks_first() && control.next_deadline() <= now {
+            control.tick(now);
+            self.follow(&mut control, context);
+        }
         while let Some(input) = context.next_input() {
             self.control_input(&mut control, input, context);
             self.follow(&mut control, context);
         }
-        while let Some(mail) = self.control_mail.pop_front() {
+        while let Some(mail) = self.control_mail.pop() {
             if self.setup.planted.queues_heartbeats() && matches!(mail, ControlMail::Heard(_)) {
                 continue;
             }
@@ -291,6 +288,7 @@ impl Silo {
                 if let Some(conn) = self.unbind(end) {
                     let (fault, reason) = match failure {
                         DialFailure::Refused => (DialFault::Refused, "refused"),
+                        DialFailure::NoFiles => (DialFault::Silent, "no descriptor is left"),
                         DialFailure::Unreachable => (DialFault::Silent, "no such host"),
                     };
                     control.dial_failed(now, conn, fault, reason);
@@ -305,7 +303,11 @@ impl Silo {
                 }
             }
             Input::Store { ticket, result } => control.stored(now, StoreTicket(ticket), result),
+            Input::TurnedAway => {
+                control.turned_away(now, "unknown".to_owned(), "no descriptor is left");
+            }
             Input::Drain => control.mail(now, ControlMail::Drain),
+            Input::Hint(_) => unreachable!("the surrounding program's: {input:?}"),
         }
     }
 
@@ -418,9 +420,10 @@ impl Silo {
         self.unbind(end);
         self.shared.agreed(established.version);
         let part = Part(shard.0 + 1);
-        self.seats[usize::from(shard.0)].handed.push_back((end, established));
+        let index = usize::from(shard.0);
+        self.seats[index].coming.insert(end, None);
         context.hand_over(end, part);
-        context.wake(part);
+        self.mailboxes.shards[index].push(Part(0), Letter::Link(end, established));
     }
 
     fn mail_shard(&self, shard: ShardIndex, mail: ShardMail, context: &mut Context<'_>) {
@@ -435,7 +438,7 @@ impl Silo {
             context.check("I4 equal views have equal content", |checks| checks.view(view));
             context.note(|| format!("view {} of {}", view.number(), self.setup.name));
         }
-        self.mailboxes.shards[usize::from(shard.0)].push(mail);
+        self.mailboxes.shards[usize::from(shard.0)].push(Part(0), Letter::Mail(mail));
     }
 
     fn serve_until(&mut self, until: Moment, context: &mut Context<'_>) {
@@ -477,6 +480,7 @@ impl Silo {
     fn start_programs(&self, context: &mut Context<'_>) {
         Streams::start(&self.handle).expect("a silo that has just started takes mail");
         context.note(|| format!("{} is Active", self.setup.name));
+        context.listen_to_registry(self.shared.app_part());
         for make in &self.setup.release.programs {
             self.shared.spawn(make(self.shared.node()));
         }
@@ -493,208 +497,4 @@ const fn reason(ending: Ending) -> &'static str {
         Ending::Reset => "reset",
         Ending::TimedOut => "no acknowledgement in time",
     }
-}
-
-/// The connection of a shard's end: a shard's connections are named after their ends.
-fn conn_of(end: EndId) -> ConnId {
-    ConnId(u64::from(end.0))
-}
-
-fn end_of(conn: ConnId) -> EndId {
-    EndId(u32::try_from(conn.0).expect("named after an end"))
-}
-
-/// A shard's thread.
-impl Silo {
-    fn run_shard(&mut self, part: Part, context: &mut Context<'_>) -> Moment {
-        let index = usize::from(part.0) - 1;
-        let Some(mut node) = self.seats[index].node.take() else {
-            return Moment::NEVER;
-        };
-        let now = context.now();
-        let seat = &mut self.seats[index];
-        seat.runs += 1;
-        node.set_lease(self.serve_until);
-        #[cfg(feature = "planted")]
-        for fault in self.shared.faults.borrow().iter().skip(seat.faults) {
-            seat.faults += 1;
-            node.plant_fault(*fault);
-        }
-        let known = node.directory().view();
-        let mut lost = Vec::new();
-        while let Some(input) = context.next_input() {
-            shard_input(&mut node, seat, input, &mut lost, context);
-        }
-        while let Some((end, established)) = seat.handed.pop_front() {
-            node.attach(now, conn_of(end), &established, None);
-        }
-        while let Some(mail) = self.mailboxes.shards[index].pop() {
-            if matches!(mail, ShardMail::BeginDrain) {
-                seat.activations_max = Some(node.sizes().activations);
-            }
-            node.mail(now, mail);
-        }
-        read_links(&mut node, seat, context);
-        for (end, ending) in lost {
-            seat.readable.remove(&end);
-            seat.clogged.remove(&end);
-            node.closed(now, conn_of(end), reason(ending));
-        }
-        let more = self.work(&mut node, index, context);
-        let clogged = self.seats[index].clogged.len();
-        let sizes = Sizes { shard: node.sizes(), directory: node.directory().usage(), clogged };
-        check_sizes(sizes, &mut self.seats[index], context);
-        self.shared.measured(index, sizes);
-        if std::mem::take(&mut self.seats[index].has_opened) || node.directory().view() != known {
-            check_serving(&node, index, context);
-        }
-        let deadline = if more { now } else { node.next_deadline() };
-        self.seats[index].node = Some(node);
-        deadline
-    }
-
-    /// Lets the node work and does what it wants done; whether it has more to do.
-    fn work(&mut self, node: &mut ShardNode, index: usize, context: &mut Context<'_>) -> bool {
-        let now = context.now();
-        if node.next_deadline() <= now {
-            node.tick(now);
-            let next = node.next_deadline();
-            if next <= now {
-                context.violate("I14 no timer is overdue after its tick", format!("{next:?}"));
-            }
-        }
-        let mut more = true;
-        let mut rounds = 0;
-        while more && rounds < ROUNDS_MAX {
-            more = node.run(now);
-            rounds += 1;
-            self.take_outputs(node, index, context);
-        }
-        let seat = &mut self.seats[index];
-        let mut dirty = std::mem::take(&mut seat.dirty);
-        node.take_dirty(&mut dirty);
-        for conn in dirty.drain(..) {
-            write_link(node, &mut seat.clogged, conn, context);
-        }
-        seat.dirty = dirty;
-        more
-    }
-
-    fn take_outputs(&mut self, node: &mut ShardNode, index: usize, context: &mut Context<'_>) {
-        while let Some(output) = node.poll_output() {
-            match output {
-                NodeOutput::Shard(shard, mail) => {
-                    self.mailboxes.shards[usize::from(shard.0)].push(mail);
-                }
-                NodeOutput::Control(mail) => self.control_mail.push_back(mail),
-                NodeOutput::Store { ticket, request } => context.submit(ticket, request),
-                NodeOutput::Close { conn, last } => {
-                    let end = end_of(conn);
-                    context.write(end, &last);
-                    self.seats[index].clogged.remove(&end);
-                    self.seats[index].readable.remove(&end);
-                    context.close(end);
-                }
-                NodeOutput::Event(event) => {
-                    self.seats[index].has_opened |= matches!(event, Event::RangeServed { .. });
-                    check_claim(&event, context);
-                    context.tell(event);
-                }
-            }
-        }
-    }
-}
-
-fn check_claim(event: &Event, context: &mut Context<'_>) {
-    if let Event::HubClaimed { address, number } = event {
-        let process = context.process();
-        context.check("I12 a claim's number is one silo's", |checks| {
-            checks.claimed(process, address, *number)
-        });
-    }
-}
-
-fn check_serving(node: &ShardNode, index: usize, context: &mut Context<'_>) {
-    let shard = ShardIndex(u16::try_from(index).expect("counted from a u16"));
-    let shard = Endpoint { silo: node.silo(), shard };
-    let (view, spans) = (node.directory().view(), node.directory().serving());
-    context.check("I6 one shard serves a position in a view", |checks| {
-        checks.serving(shard, view, spans)
-    });
-}
-
-fn shard_input(
-    node: &mut ShardNode,
-    seat: &mut Seat,
-    input: Input,
-    lost: &mut Vec<(EndId, Ending)>,
-    context: &mut Context<'_>,
-) {
-    match input {
-        Input::Readable { end } => {
-            seat.readable.insert(end);
-        }
-        Input::Writable { end } => write_link(node, &mut seat.clogged, conn_of(end), context),
-        // After what has arrived before it was read.
-        Input::Closed { end, ending } => lost.push((end, ending)),
-        Input::Store { ticket, result } => {
-            node.mail(context.now(), ShardMail::Store { ticket, result });
-        }
-        Input::Accepted { .. }
-        | Input::Connected { .. }
-        | Input::DialFailed { .. }
-        | Input::Drain => unreachable!("the control thread's: {input:?}"),
-    }
-}
-
-/// Reads every link that has bytes; while the silo is fenced, none.
-fn read_links(node: &mut ShardNode, seat: &mut Seat, context: &mut Context<'_>) {
-    let now = context.now();
-    let mut drained = Vec::new();
-    for end in &seat.readable {
-        while let Some(space) = node.receive_space(now, conn_of(*end)) {
-            let count = context.read(*end, space);
-            if count == 0 {
-                drained.push(*end);
-                break;
-            }
-            node.received(now, conn_of(*end), count);
-        }
-    }
-    for end in drained {
-        seat.readable.remove(&end);
-    }
-}
-
-fn write_link(
-    node: &mut ShardNode,
-    clogged: &mut BTreeSet<EndId>,
-    conn: ConnId,
-    context: &mut Context<'_>,
-) {
-    let end = end_of(conn);
-    let unsent = node.unsent(conn);
-    if unsent.is_empty() {
-        return;
-    }
-    let (taken, wanted) = (context.write(end, unsent), unsent.len());
-    if taken < wanted {
-        clogged.insert(end);
-    } else {
-        clogged.remove(&end);
-    }
-    node.sent(conn, taken);
-}
-
-fn check_sizes(sizes: Sizes, seat: &mut Seat, context: &mut Context<'_>) {
-    if let Some(text) = sizes.beyond_bounds() {
-        context.violate("I13 every table is at most its bound", text);
-    }
-    let Some(most) = &mut seat.activations_max else { return };
-    let activations = sizes.shard.activations;
-    if activations > *most {
-        let text = format!("{activations} activations after {most}");
-        context.violate("I16 no activation is made after Draining", text);
-    }
-    *most = activations;
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use siloring_core::hash::HashMap;
 use siloring_core::limits::STORE_REQUEST_TIME_MAX;
-use siloring_core::ports::registry::SetVersion;
+use siloring_core::ports::registry::{RegistryHint, SetVersion};
 use siloring_core::ports::store::{
     StateKey, Store, StoreAnswer, StoreError, StoreRequest, StoreResult, Table,
 };
@@ -21,6 +21,9 @@ use siloring_core::{ActivationNumber, Address, Generation, Moment, SiloStatus, V
 
 use super::trace::Code;
 use super::world::{Core, Happening, HostId, Input, Part, ProcessId, nanos};
+
+/// A store that goes on has done what it was asked before by then.
+const STUCK_MAX: Duration = Duration::from_secs(2);
 
 /// Latencies of the store.
 #[derive(Debug, Clone)]
@@ -70,6 +73,10 @@ pub(super) struct StoreModel {
     pub(super) cut: BTreeSet<HostId>,
     pending: BTreeMap<u64, Pending>,
     next: u64,
+    /// Requests that the store has taken and not begun with: whoever asked may have given up.
+    stuck: Vec<StoreRequest>,
+    /// The same, once it goes on.
+    late: BTreeMap<u64, StoreRequest>,
     /// When the last request of a process and lane is executed: each lane is one connection.
     lanes: BTreeMap<(ProcessId, Lane), Moment>,
     statuses: BTreeMap<Generation, SiloStatus>,
@@ -82,6 +89,7 @@ pub(super) struct StoreModel {
     subscriptions: BTreeMap<(Address, String), SetVersion>,
     unavailable_count: u64,
     lost_count: u64,
+    broken_off_count: u64,
 }
 
 impl std::fmt::Debug for StoreModel {
@@ -124,6 +132,8 @@ impl StoreModel {
             cut: BTreeSet::new(),
             pending: BTreeMap::new(),
             next: 0,
+            stuck: Vec::new(),
+            late: BTreeMap::new(),
             lanes: BTreeMap::new(),
             statuses: BTreeMap::new(),
             names: BTreeSet::new(),
@@ -133,12 +143,23 @@ impl StoreModel {
             subscriptions: BTreeMap::new(),
             unavailable_count: 0,
             lost_count: 0,
+            broken_off_count: 0,
         }
     }
 
     /// Requests answered `Unavailable`, and those of them that had an effect.
     pub(super) const fn counts(&self) -> (u64, u64) {
         (self.unavailable_count, self.lost_count)
+    }
+
+    /// Requests answered `Unavailable` that had none, since their connection was reset.
+    pub(super) const fn requests_lost(&self) -> u64 {
+        self.broken_off_count
+    }
+
+    /// Whether it answers anybody.
+    pub(super) const fn is_up(&self) -> bool {
+        !self.faults.down && !self.faults.hangs
     }
 
     /// Whether the table ever had this incarnation.
@@ -266,7 +287,7 @@ impl Core {
         Duration::from_nanos(self.random.store.u64(span)) + self.store.faults.delay
     }
 
-    fn store_reached(&self, process: ProcessId) -> bool {
+    pub(super) fn store_reached(&self, process: ProcessId) -> bool {
         !self.store.cut.contains(&self.process(process).host)
     }
 
@@ -274,7 +295,9 @@ impl Core {
         let Some(pending) = self.store.pending.get_mut(&id) else {
             return;
         };
-        let request = pending.request.take().expect("a request is executed once");
+        let Some(request) = pending.request.take() else {
+            return; // Its connection was reset.
+        };
         let (process, submitted) = (pending.process, pending.submitted);
         let faults = self.store.faults;
         let gone = !self.process(process).life.is_alive() && self.random.store.bool();
@@ -283,6 +306,9 @@ impl Core {
             unavailable("the client is gone")
         } else if faults.hangs || !self.store_reached(process) {
             at = at.max(submitted + STORE_REQUEST_TIME_MAX);
+            if self.store_reached(process) && self.random.store.bool() {
+                self.store.stuck.push(request);
+            }
             unavailable("no answer in time")
         } else if faults.down {
             Err(StoreError::NotSent { detail: "connection refused".into() })
@@ -302,7 +328,89 @@ impl Core {
         {
             self.violate(invariant, detail);
         }
+        self.tell_of(request, &result);
         result
+    }
+
+    /// Whoever listens is told of a change.
+    fn tell_of(&mut self, request: &StoreRequest, result: &StoreResult) {
+        let newest = match result {
+            Ok(StoreAnswer::Registered(version)) => Some(*version),
+            Ok(_) => None,
+            Err(_) => return,
+        };
+        match request {
+            StoreRequest::WriteSubscription { row, .. } => {
+                self.registry_changed(RegistryHint::Stream(row.stream.hash()), newest);
+            }
+            StoreRequest::RemoveSubscription { stream, .. } => {
+                self.registry_changed(RegistryHint::Stream(stream.hash()), newest);
+            }
+            StoreRequest::SweepSubscriptions { .. } => {
+                if matches!(result, Ok(StoreAnswer::Swept { count: 1.. })) {
+                    self.registry_changed(RegistryHint::Everything, newest);
+                }
+            }
+            StoreRequest::ReadTable
+            | StoreRequest::Heartbeat { .. }
+            | StoreRequest::Settings { .. }
+            | StoreRequest::LoadSubscriptions { .. }
+            | StoreRequest::ListSubscriptions { .. }
+            | StoreRequest::WriteRow { .. }
+            | StoreRequest::RemoveDead { .. }
+            | StoreRequest::LoadState { .. }
+            | StoreRequest::WriteState { .. }
+            | StoreRequest::WriteDeadLetter(_)
+            | StoreRequest::ReadDeadLetters { .. } => {}
+        }
+    }
+
+    /// The connections of a process to the store are reset: what was asked on them was carried out,
+    /// or was not, and its answer is lost.
+    pub(super) fn reset_store(&mut self, process: ProcessId) {
+        let open = self.store.pending.iter().filter(|(_, pending)| pending.process == process);
+        for id in open.map(|(id, _)| *id).collect::<Vec<_>>() {
+            let is_carried_out = self.random.store.bool();
+            let request = self.store.pending.get_mut(&id).and_then(|it| it.request.take());
+            let reached = self.store.is_up() && self.store_reached(process);
+            let was_made = request.is_none();
+            let made = request
+                .filter(|_| is_carried_out && reached)
+                .is_some_and(|request| self.execute(&request).is_ok());
+            let result = if was_made || made { self.lose() } else { self.break_off() };
+            self.answer_at(id, result, self.now);
+        }
+        self.listeners.disconnect(process);
+    }
+
+    /// What ails the store, and whom it is cut off from, is now this. Once it hangs no more it does
+    /// what it was asked before, each at its own moment.
+    pub(super) fn set_store_faults(&mut self, faults: StoreFaults, cut: BTreeSet<HostId>) {
+        self.store.faults = faults;
+        self.store.cut = cut;
+        if faults.hangs {
+            return;
+        }
+        for request in std::mem::take(&mut self.store.stuck) {
+            self.store.next += 1;
+            let id = self.store.next;
+            let late = Duration::from_nanos(self.random.store.u64(..=nanos(STUCK_MAX)));
+            self.store.late.insert(id, request);
+            self.queue.push(self.now + late, Happening::StoreLate { request: id });
+        }
+    }
+
+    /// The store does what nobody waits for any more.
+    pub(super) fn store_late(&mut self, id: u64) {
+        let Some(request) = self.store.late.remove(&id) else { return };
+        let is_ok = self.execute(&request).is_ok();
+        self.store.lost_count += u64::from(is_ok);
+        self.trace.enter(self.now, Code::StoreDone, id, u64::from(is_ok));
+    }
+
+    fn break_off(&mut self) -> StoreResult {
+        self.store.broken_off_count += 1;
+        unavailable("the connection broke")
     }
 
     fn lose(&mut self) -> StoreResult {

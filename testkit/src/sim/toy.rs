@@ -11,7 +11,9 @@ use siloring_core::ports::store::{
 use siloring_core::{ClusterId, Moment};
 
 use super::network::{EndId, Ending, Path};
-use super::world::{Context, HostId, Input, Life, Part, ProcessId, Program, World, WorldSettings};
+use super::world::{
+    Context, Files, HostId, Input, Life, Part, ProcessId, Program, World, WorldSettings,
+};
 
 /// What a counter saw; shared with the test.
 #[derive(Debug, Default)]
@@ -19,6 +21,7 @@ struct Seen {
     received: u64,
     connected: u64,
     endings: Vec<(Moment, Ending)>,
+    turned_away: u32,
     refused: u64,
     woken_late_by: Duration,
     stored: Vec<StoreResult>,
@@ -79,6 +82,8 @@ impl Counter {
                 assert_eq!(ticket, 7);
                 self.seen.borrow_mut().stored.push(result);
             }
+            Input::TurnedAway => self.seen.borrow_mut().turned_away += 1,
+            Input::Hint(_) => unreachable!("it does not listen"),
             Input::Drain => context.exit(0),
         }
     }
@@ -361,4 +366,72 @@ fn a_process_that_leaves_closes_in_order() {
     pair.run(1);
     assert_eq!(pair.world.life(pair.processes[0]), Life::Exited(0));
     assert_eq!(pair.endings(1).len(), 1);
+}
+
+#[test]
+fn a_torn_connection_ends_in_the_middle_of_a_write() {
+    let mut pair = Pair::new(10);
+    pair.run(1);
+    pair.world.core().tear_between(pair.hosts[0], pair.hosts[1]);
+    pair.run(1);
+    assert_eq!(pair.world.core_ref().torn_count, 1, "one end of the connection writes first");
+    let whole = |side| pair.received(side).is_multiple_of(20);
+    assert!(!whole(0) || !whole(1), "a write of 20 bytes was cut");
+    assert_eq!((pair.endings(0).len(), pair.endings(1).len()), (1, 1));
+    assert_eq!(pair.seen[1].borrow().connected, 2, "a new connection is whole");
+}
+
+#[test]
+fn a_forgotten_connection_passes_nothing_and_a_new_one_does() {
+    let mut pair = Pair::new(11);
+    pair.run(1);
+    pair.world.core().forget_between(pair.hosts[0], pair.hosts[1]);
+    let before = pair.received(0);
+    pair.run(4);
+    assert!(pair.received(0) <= before + 20 && pair.endings(1).is_empty(), "nobody is told");
+    pair.run(3);
+    assert!(pair.endings(1).iter().any(|(_, ending)| *ending == Ending::TimedOut));
+    assert!(pair.received(0) > before + 3_000, "the next connection passes");
+}
+
+#[test]
+fn a_process_without_descriptors_turns_everybody_away_and_dials_nobody() {
+    let mut pair = Pair::new(12);
+    pair.world.set_files(pair.processes[0], Files::None);
+    pair.run(1);
+    assert!(pair.seen[0].borrow().turned_away > 10);
+    assert!(pair.seen[1].borrow().connected > 10, "its kernel has accepted");
+    assert!(pair.endings(1).iter().all(|(_, ending)| *ending == Ending::Finished));
+    pair.world.set_files(pair.processes[0], Files::Enough);
+    pair.world.set_files(pair.processes[1], Files::None);
+    pair.run(1);
+    let (connected, refused) = (pair.seen[1].borrow().connected, pair.seen[1].borrow().refused);
+    assert!(refused > 10);
+    pair.world.set_files(pair.processes[1], Files::Enough);
+    pair.run(1);
+    assert_eq!(pair.seen[1].borrow().connected, connected + 1, "it is over");
+}
+
+#[test]
+fn a_late_timer_is_late_by_its_bound_at_most() {
+    let mut pair = Pair::new(13);
+    pair.world.core().cut_between(pair.hosts[0], pair.hosts[1]);
+    pair.world.delay_timers(pair.processes[1], Duration::from_secs(5));
+    pair.run(60);
+    let late = pair.seen[1].borrow().woken_late_by;
+    assert!((Duration::from_secs(1)..Duration::from_secs(6)).contains(&late), "{late:?}");
+    assert_eq!(pair.world.undisturbed_since(pair.processes[1]), None);
+}
+
+#[test]
+fn a_reset_connection_to_the_store_answers_each_open_request_once() {
+    let mut pair = Pair::new(14);
+    pair.run(1);
+    pair.world.core().store.faults.delay = Duration::from_secs(2);
+    pair.world.core().cut_between(pair.hosts[0], pair.hosts[1]);
+    pair.run(1);
+    pair.world.core().reset_store(pair.processes[1]);
+    pair.run(9);
+    let stored = pair.seen[1].borrow().stored.clone();
+    assert!(matches!(stored[..], [Ok(_), Err(StoreError::Unavailable { .. })]), "{stored:?}");
 }

@@ -8,6 +8,7 @@
 //! Each holds only while no other fault is about: a fault that begins before the check is due, or
 //! was there shortly before, spoils it. What a fault excuses is decided here and nowhere else.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use siloring_core::{Generation, Moment};
@@ -41,40 +42,14 @@ pub(super) struct Watches {
     disturbed_until: Moment,
     /// Until when some fault may explain a death.
     excused_until: Moment,
-}
-
-/// How long a fault lasts; zero for one that is done at once.
-const fn span(fault: Fault) -> Duration {
-    match fault {
-        Fault::Kill(_)
-        | Fault::Vanish(_)
-        | Fault::Start(_)
-        | Fault::Drain(_)
-        | Fault::Roll
-        | Fault::Version(..)
-        | Fault::Jump(..)
-        | Fault::Reset(..) => Duration::ZERO,
-        Fault::Pause(_, span)
-        | Fault::Slow(_, _, span)
-        | Fault::Mute(_, _, span)
-        | Fault::Split(_, _, span)
-        | Fault::Isolate(_, span)
-        | Fault::Refuse(_, _, span)
-        | Fault::Delay(_, _, _, span)
-        | Fault::Lose(_, _, _, span)
-        | Fault::StoreDown(span)
-        | Fault::StoreHang(span)
-        | Fault::StoreDelay(_, span)
-        | Fault::StoreLose(_, span)
-        | Fault::StoreLag(span)
-        | Fault::StoreCut(_, span) => span,
-    }
+    /// Until when some fault may explain the death of a slot's silo.
+    slots_until: BTreeMap<Slot, Moment>,
 }
 
 /// The slot whose silo is gone by this fault, for as long as a detection takes.
 pub(super) fn ended_slot(fault: Fault) -> Option<Slot> {
     match fault {
-        Fault::Kill(slot) | Fault::Vanish(slot) => Some(slot),
+        Fault::Kill(slot) | Fault::Vanish(slot) | Fault::Restart(slot) => Some(slot),
         Fault::Pause(slot, span) => (span > DETECTED_MAX).then_some(slot),
         Fault::Start(_)
         | Fault::Drain(_)
@@ -82,13 +57,23 @@ pub(super) fn ended_slot(fault: Fault) -> Option<Slot> {
         | Fault::Version(..)
         | Fault::Jump(..)
         | Fault::Reset(..)
+        | Fault::Tear(..)
+        | Fault::HalfOpen(..)
         | Fault::Slow(..)
+        | Fault::Late(..)
         | Fault::Mute(..)
         | Fault::Split(..)
         | Fault::Isolate(..)
         | Fault::Refuse(..)
         | Fault::Delay(..)
         | Fault::Lose(..)
+        | Fault::Flap(..)
+        | Fault::NoFiles(..)
+        | Fault::HintsLost(_)
+        | Fault::HintsDoubled(_)
+        | Fault::HintsLate(..)
+        | Fault::HintsForged(_)
+        | Fault::StoreReset(_)
         | Fault::StoreDown(_)
         | Fault::StoreHang(_)
         | Fault::StoreDelay(..)
@@ -98,19 +83,52 @@ pub(super) fn ended_slot(fault: Fault) -> Option<Slot> {
     }
 }
 
-/// Whether nobody may be declared Dead because of it but the silo that it ends.
-const fn is_harmless(fault: Fault) -> bool {
-    matches!(
-        fault,
+/// Whom a fault may have declared Dead, beside the silo that it ends.
+enum Excused {
+    Nobody,
+    /// Whoever holds one of these slots.
+    Slots([Slot; 2]),
+    Anybody,
+}
+
+const fn excused(fault: Fault) -> Excused {
+    match fault {
         Fault::Kill(_)
-            | Fault::Vanish(_)
-            | Fault::Start(_)
-            | Fault::Drain(_)
-            | Fault::Roll
-            | Fault::Version(..)
-            | Fault::Delay(..)
-            | Fault::Reset(..)
-    )
+        | Fault::Vanish(_)
+        | Fault::Start(_)
+        | Fault::Restart(_)
+        | Fault::Drain(_)
+        | Fault::Roll
+        | Fault::Version(_)
+        | Fault::Delay(..)
+        | Fault::Reset(..)
+        | Fault::Tear(..)
+        | Fault::NoFiles(..)
+        | Fault::HintsLost(_)
+        | Fault::HintsDoubled(_)
+        | Fault::HintsLate(..)
+        | Fault::HintsForged(_)
+        | Fault::StoreReset(_) => Excused::Nobody,
+        // A silo that was stopped, or is slow, holds its own trouble against nobody else.
+        Fault::Pause(slot, _) | Fault::Slow(slot, _, _) | Fault::Late(slot, _, _) => {
+            Excused::Slots([slot, slot])
+        }
+        Fault::Jump(slot, _) => Excused::Slots([slot, slot]),
+        // A new connection may take too long, on a slow way: then they cannot reach each other.
+        Fault::HalfOpen(one, other) => Excused::Slots([one, other]),
+        Fault::Mute(..)
+        | Fault::Split(..)
+        | Fault::Isolate(..)
+        | Fault::Flap(..)
+        | Fault::Refuse(..)
+        | Fault::Lose(..)
+        | Fault::StoreDown(_)
+        | Fault::StoreHang(_)
+        | Fault::StoreDelay(..)
+        | Fault::StoreLose(..)
+        | Fault::StoreCut(..)
+        | Fault::StoreLag(_) => Excused::Anybody,
+    }
 }
 
 impl Watches {
@@ -120,9 +138,18 @@ impl Watches {
         if !matches!(fault, Fault::Start(_)) {
             self.gone.clear();
         }
-        self.disturbed_until = self.disturbed_until.max(now + span(fault) + SETTLED);
-        if !is_harmless(fault) {
-            self.excused_until = self.excused_until.max(now + span(fault) + AFTERMATH);
+        let span = fault.span().unwrap_or_default();
+        self.disturbed_until = self.disturbed_until.max(now + span + SETTLED);
+        let until = now + span + AFTERMATH;
+        match excused(fault) {
+            Excused::Nobody => {}
+            Excused::Slots(slots) => {
+                for slot in slots {
+                    let known = self.slots_until.entry(slot).or_default();
+                    *known = (*known).max(until);
+                }
+            }
+            Excused::Anybody => self.excused_until = self.excused_until.max(until),
         }
     }
 
@@ -144,9 +171,10 @@ impl Watches {
         due
     }
 
-    /// Whether a silo may have been declared Dead for good reason.
-    pub(super) fn is_excused(&self, now: Moment) -> bool {
-        now < self.excused_until
+    /// Whether the silo in a slot may have been declared Dead for good reason.
+    pub(super) fn is_excused(&self, slot: Slot, now: Moment) -> bool {
+        let until = self.slots_until.get(&slot).copied().unwrap_or_default();
+        now < self.excused_until.max(until)
     }
 }
 
@@ -169,6 +197,6 @@ mod tests {
         watches.gone(gone);
         watches.fault(Moment::ZERO, Fault::Split(Slot(1), Slot(2), DETECTED_MAX));
         assert_eq!(watches.take_due(Moment::NEVER), []);
-        assert!(watches.is_excused(Moment::ZERO + AFTERMATH));
+        assert!(watches.is_excused(Slot(3), Moment::ZERO + AFTERMATH));
     }
 }

@@ -5,7 +5,10 @@
 //! that is slower than its caller's deadline, one hub a slot, an address that nobody has, and
 //! [`streams`]. Every delivery, nested ones included, is in the ledger.
 
+mod begin;
 mod streams;
+
+use begin::begin;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,14 +30,8 @@ use super::ledger::{DeliveryId, Source, ran};
 use super::node::Node;
 use super::scene::{may_be_lost, violate, world_now};
 
-/// Keys of each kind of counter.
-const KEYS: u64 = 24;
-/// Keys of the durable sets.
-const SETS: u64 = 8;
 /// Deadline of nested calls: shorter than that of the call they are made for.
 const NESTED_BUDGET: Duration = Duration::from_secs(8);
-/// Deadline of calls to the handler that is slower.
-const HASTY_BUDGET: Duration = Duration::from_millis(400);
 /// How long that handler takes.
 const SLOW_HANDLER: Duration = Duration::from_secs(1);
 /// Hubs that silos take over from each other.
@@ -44,10 +41,6 @@ const ROAMERS: u16 = 3;
 const CLAIM_MAX: Duration = Duration::from_secs(110);
 /// A hub waits so long for its subscription before it serves.
 const SUBSCRIBE_MAX: Duration = Duration::from_millis(300);
-/// Bytes of a message that keeps a slow link busy for seconds.
-const BALLAST_BYTES: usize = 2 * 1024 * 1024;
-/// One in so many messages to hubs has them.
-const BALLAST_SHARE: u16 = 100;
 /// A probe of a healed cluster is answered by then.
 const PROBE_MAX: Duration = Duration::from_secs(1);
 
@@ -619,153 +612,4 @@ fn answer(delivery: Delivery) {
         }
         Err(failure) => delivery.refuse(failure),
     }
-}
-
-/// Begins one delivery of a kind drawn by its weight.
-fn begin(node: &Node, memory: &Rc<Memory>, source: Source, random: &mut fastrand::Rng) {
-    let key = random.u64(..KEYS);
-    let handle = node.handle().clone();
-    match random.u16(..1000) {
-        0..=279 => {
-            let target = address(LocalCounter::TYPE, key);
-            let call = move |id: DeliveryId| handle.grain::<LocalCounter>(key).count(id.0);
-            node.spawn(async move { drop(counted(source, &target, None, call).await) });
-        }
-        280..=379 => {
-            let target = address(HashedCounter::TYPE, key);
-            let call = move |id: DeliveryId| handle.grain::<HashedCounter>(key).count(id.0);
-            node.spawn(async move { drop(counted(source, &target, None, call).await) });
-        }
-        380..=429 => streams::publish(node, source, random),
-        430..=529 => {
-            let target = address(RandomCounter::TYPE, key);
-            let call = move |id: DeliveryId| handle.grain::<RandomCounter>(key).count(id.0);
-            node.spawn(async move { drop(counted(source, &target, None, call).await) });
-        }
-        530..=609 => node.spawn(add(handle, Rc::clone(memory), source, key % SETS)),
-        610..=629 => node.spawn(list(handle, Rc::clone(memory), source, key % SETS)),
-        630..=709 => one_way(&handle, source, key),
-        710..=879 => tell(node, source, random),
-        _ => begin_rare(node, source, random),
-    }
-}
-
-async fn settle<T, E>(
-    source: Source,
-    target: Address,
-    budget: Option<Duration>,
-    make: impl FnOnce(DeliveryId) -> Call<T, E>,
-) {
-    drop(judged(source, &target, budget, make).await);
-}
-
-/// Sends to the hub of a slot, to a roaming one, or to one that nobody has; seldom a lot at once.
-fn tell(node: &Node, source: Source, random: &mut fastrand::Rng) {
-    let hub = match random.u8(..10) {
-        0..=4 => hub_address(random.u16(1..=node.silo_count())),
-        5..=7 => roamer_address(random.u16(..ROAMERS)),
-        _ => address(HUB_KIND, format_args!("nobody-{}", random.u64(..KEYS))),
-    };
-    let ballast = if random.u16(..BALLAST_SHARE) == 0 { BALLAST_BYTES } else { 0 };
-    let to = node.handle().hub_ref(hub.as_str()).expect("the load's addresses are plain");
-    let call =
-        move |id: DeliveryId| to.send::<Ping, ()>(&Ping { id: id.0, ballast: vec![0xba; ballast] });
-    node.spawn(settle(source, hub, None, call));
-}
-
-/// The kinds that take long, call further, or wait for themselves.
-fn begin_rare(node: &Node, source: Source, random: &mut fastrand::Rng) {
-    let key = random.u64(..KEYS);
-    let handle = node.handle().clone();
-    match random.u8(..12) {
-        0..=6 => {
-            let slot = random.u16(1..=node.silo_count());
-            let target = address(Relay::TYPE, key);
-            let call = move |id: DeliveryId| handle.grain::<Relay>(key).relay(id.0, key, slot);
-            node.spawn(settle(source, target, None, call));
-        }
-        7 | 8 => {
-            let key = 10_000 + key;
-            let target = address(Relay::TYPE, key);
-            let call = move |id: DeliveryId| handle.grain::<Relay>(key).cycle(id.0, 2);
-            node.spawn(settle(source, target, None, call));
-        }
-        9 | 10 => {
-            let key = 20_000 + key;
-            let target = address(Relay::TYPE, key);
-            let call = move |id: DeliveryId| handle.grain::<Relay>(key).dawdle(id.0);
-            node.spawn(settle(source, target, Some(HASTY_BUDGET), call));
-        }
-        _ => {
-            let key = random.u64(..1_000);
-            let wait_ms = random.u64(1_000..8_000);
-            let target = address(Lingerer::TYPE, key);
-            let call = move |id: DeliveryId| handle.grain::<Lingerer>(key).linger(id.0, wait_ms);
-            node.spawn(settle(source, target, None, call));
-        }
-    }
-}
-
-/// The place in the order of a set, whoever adds to it.
-const fn place_in_set(count: u64) -> Place {
-    Place { by: ActivationNumber { view: ViewNumber(0), counter: 0 }, count }
-}
-
-/// Whether the store has lost what was committed: sets are then shorter than was answered.
-fn store_went_back() -> bool {
-    may_be_lost(Moment::ZERO, world_now().unwrap_or_default())
-}
-
-/// Reads a set: it goes on where every earlier answer left it.
-async fn list(handle: Handle, memory: Rc<Memory>, source: Source, key: u64) {
-    let target = address(DurableSet::TYPE, key);
-    let begun = history::begin(&target);
-    let call = |id: DeliveryId| handle.grain::<DurableSet>(key).list(id.0);
-    let Ok(found) = judged(source, &target, None, call).await else { return };
-    if store_went_back() {
-        return;
-    }
-    history::read(&begun, place_in_set(found.len() as u64));
-    let mut lists = memory.lists.borrow_mut();
-    let longest = lists.entry(key).or_default();
-    let common = longest.len().min(found.len());
-    if longest[..common] != found[..common] {
-        violate("a set only grows at its end", format!("{target}: {longest:?}, then {found:?}"));
-    }
-    if found.len() > longest.len() {
-        *longest = found;
-    }
-}
-
-async fn add(handle: Handle, memory: Rc<Memory>, source: Source, key: u64) {
-    let target = address(DurableSet::TYPE, key);
-    let begun = history::begin(&target);
-    let (mut entered, sent) = (0, world_now().unwrap_or_default());
-    let result = judged(source, &target, None, |id| {
-        entered = id.0;
-        // Until its outcome is known it may be in the set.
-        memory.adds.borrow_mut().entry(key).or_default().insert(id.0, Presence::May);
-        handle.grain::<DurableSet>(key).add(id.0)
-    })
-    .await;
-    if let (Ok(count), false) = (&result, store_went_back()) {
-        history::answered(&begun, place_in_set(*count));
-    }
-    let presence = match result {
-        Ok(_) => Presence::Must { sent, heard: world_now().unwrap_or_default() },
-        Err(CallError::Delivery(failure)) if failure.rejected_kind().is_some() => Presence::MustNot,
-        Err(CallError::Delivery(_) | CallError::Handler(_)) => Presence::May,
-    };
-    memory.adds.borrow_mut().entry(key).or_default().insert(entered, presence);
-}
-
-fn one_way(handle: &Handle, source: Source, key: u64) {
-    let target = address(HashedCounter::TYPE, key);
-    let sent = source.sent_one_way(&target, DEADLINE_DEFAULT);
-    let id = sent.id();
-    let call = handle.grain::<HashedCounter>(key).count(id.0);
-    call.one_way_or(move |failure| {
-        judge(&target, &failure);
-        sent.close(Some(&failure));
-    });
 }

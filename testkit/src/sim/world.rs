@@ -25,13 +25,17 @@ use std::time::Duration;
 
 use siloring_core::Moment;
 use siloring_core::event::Event;
+use siloring_core::ports::registry::RegistryHint;
 use siloring_core::ports::store::{Store, StoreResult};
 use siloring_core::schema::mix;
 
+use super::hints::Listeners;
 use super::ledger::Counts;
 use super::network::{DialFailure, EndId, Ending, Network, NetworkSettings};
+use super::plan::Hints;
 use super::queue::EventQueue;
 use super::random::Streams;
+use super::rare::{self, IDLE_WAKE, RarePaths};
 use super::scene::Scene;
 use super::store::{StoreModel, StoreSettings};
 use super::trace::{Code, Trace, TraceSink};
@@ -92,6 +96,10 @@ pub enum Input {
         /// Its answer.
         result: StoreResult,
     },
+    /// Word of the registry of subscriptions, for whoever listens.
+    Hint(RegistryHint),
+    /// Somebody connected while no descriptor was left: it is closed. Part 0 gets it.
+    TurnedAway,
     /// The process shall leave in order (SIGTERM). Part 0 gets it.
     Drain,
 }
@@ -123,6 +131,15 @@ impl Life {
     }
 }
 
+/// Whether a process has descriptors for new connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Files {
+    /// Enough.
+    Enough,
+    /// None.
+    None,
+}
+
 /// Settings of a world.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -137,6 +154,12 @@ pub struct WorldSettings {
     pub wake_latency_max: Duration,
     /// Largest drift of a host's clock, in parts per million either way.
     pub clock_drift_ppm_max: i32,
+    /// Whether silos hear of changes in the registry.
+    pub hints: Hints,
+    /// Of a thousand times that a rare path could be taken, so many are.
+    pub rare_per_mille: u16,
+    /// Of a thousand times that an activation has nothing to do, so many end it.
+    pub ends_per_mille: u16,
     /// Whether events are kept, for [`World::events`]; they are counted in any case.
     pub keep_events: bool,
 }
@@ -150,6 +173,9 @@ impl WorldSettings {
             store: StoreSettings::default(),
             wake_latency_max: Duration::from_micros(30),
             clock_drift_ppm_max: 200,
+            hints: Hints::Off,
+            rare_per_mille: 0,
+            ends_per_mille: 0,
             keep_events: false,
         }
     }
@@ -200,6 +226,9 @@ pub(super) enum Happening {
     Silence { end: EndId, token: u32 },
     StoreDo { request: u64 },
     StoreAnswer { request: u64 },
+    StoreLate { request: u64 },
+    Hint { process: ProcessId, hint: RegistryHint },
+    LookAtRegistry,
 }
 
 #[derive(Debug)]
@@ -218,6 +247,10 @@ pub(super) struct Process {
     clock: Clock,
     /// Added to every run of a part: a machine short of cycles.
     stall: Duration,
+    /// What it waits for by the clock comes up to so much later.
+    late: Duration,
+    /// Whether it can open no connection.
+    pub(super) no_files: bool,
     /// When it was last resumed, or last stopped being slow.
     undisturbed_since: Moment,
     started_at: Moment,
@@ -241,6 +274,7 @@ pub(super) struct Core {
     pub(super) random: Streams,
     pub(super) network: Network,
     pub(super) store: StoreModel,
+    pub(super) listeners: Listeners,
     hosts: Vec<Host>,
     /// Who listens under a name.
     pub(super) names: BTreeMap<String, ProcessId>,
@@ -251,6 +285,8 @@ pub(super) struct Core {
     events: Vec<KeptEvent>,
     run_count: u64,
     pub(super) bytes_written: u64,
+    /// Connections that were reset in the middle of a write.
+    pub(super) torn_count: u64,
 }
 
 impl Core {
@@ -310,6 +346,9 @@ impl Core {
     }
 
     fn told(&mut self, process: ProcessId, event: Event) {
+        if matches!(event, Event::SiloDeclaredDead { .. }) {
+            self.scene.deaths.borrow_mut().push(self.now);
+        }
         let name = event.name();
         *self.event_counts.entry(name).or_default() += 1;
         let hash = siloring_core::hash::stable_u64(name.as_bytes());
@@ -341,7 +380,16 @@ impl Core {
         let part_state = &mut state.parts[usize::from(part.0)];
         part_state.busy_until = busy_until;
         let waiting = !part_state.inbox.is_empty();
-        let at = if waiting { busy_until } else { state.clock.when(deadline) };
+        if self.scene.rare.borrow_mut().is_asked(IDLE_WAKE) {
+            self.wake(process, part, busy_until);
+        }
+        let state = &mut self.processes[process.0 as usize];
+        let part_state = &mut state.parts[usize::from(part.0)];
+        let late = nanos(state.late);
+        let mut at = if waiting { busy_until } else { state.clock.when(deadline) };
+        if late > 0 && !waiting && at != Moment::NEVER {
+            at += Duration::from_nanos(self.random.schedule.u64(..=late));
+        }
         if part_state.wake_at <= busy_until {
             // Woken by itself meanwhile: no sooner than it is done.
             part_state.wake_at = Moment::NEVER;
@@ -378,6 +426,7 @@ impl World {
             random: Streams::new(settings.seed),
             network: Network::new(settings.network.clone()),
             store: StoreModel::new(settings.store.clone(), store),
+            listeners: Listeners::new(settings.hints),
             hosts: Vec::new(),
             names: BTreeMap::new(),
             processes: Vec::new(),
@@ -387,8 +436,15 @@ impl World {
             events: Vec::new(),
             run_count: 0,
             bytes_written: 0,
+            torn_count: 0,
         };
         core.scene.watched.set(core.trace.is_watched());
+        *core.scene.rare.borrow_mut() = RarePaths::new(
+            core.settings.seed,
+            core.settings.rare_per_mille,
+            core.settings.ends_per_mille,
+        );
+        core.scene.drift_ppm.set(core.settings.clock_drift_ppm_max.unsigned_abs());
         Self { core, programs: Vec::new() }
     }
 
@@ -408,6 +464,7 @@ impl World {
     /// Runs what happens up to and including `until`, and stops at the first violation.
     pub fn run_until(&mut self, until: Moment) {
         self.core.scene.enter();
+        rare::enter();
         while self.core.scene.is_sound() {
             let Some((at, happening)) = self.core.queue.pop_until(until) else {
                 self.core.now = self.core.now.max(until);
@@ -436,6 +493,9 @@ impl World {
             Happening::Silence { end, token } => self.core.silence_ended(end, token),
             Happening::StoreDo { request } => self.core.store_do(request),
             Happening::StoreAnswer { request } => self.core.store_answer(request),
+            Happening::StoreLate { request } => self.core.store_late(request),
+            Happening::Hint { process, hint } => self.core.hint_arrived(process, hint),
+            Happening::LookAtRegistry => self.core.look_at_registry(),
         }
     }
 
@@ -548,6 +608,7 @@ impl World {
 
     /// The store lost what it had committed since then.
     pub(super) fn store_went_back(&mut self, since: Moment) {
+        self.core.listeners.disconnect_all();
         if let Some(kept) = self.core.store.went_back() {
             self.core.scene.checks.borrow_mut().lineage_lost(kept);
         }

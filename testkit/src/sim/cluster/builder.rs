@@ -86,8 +86,20 @@ impl ClusterBuilder {
     /// What happens to it.
     #[must_use]
     pub fn plan(mut self, plan: Plan) -> Self {
-        self.world.seed = plan.options.seed;
-        self.world.network.pipe_bytes_max = plan.options.pipe_bytes as usize;
+        let Options { seed, pipe_bytes, latency, store_latency, wake, .. } = plan.options;
+        let Options { drift_ppm, hints, rare_per_mille, .. } = plan.options;
+        self.world.seed = seed;
+        self.world.network.pipe_bytes_max = pipe_bytes as usize;
+        self.world.network.latency_max = latency;
+        self.world.network.latency_min = latency / 10;
+        self.world.network.latency_tail = 10 * latency;
+        self.world.store.latency_max = store_latency;
+        self.world.store.latency_min = store_latency / 15;
+        self.world.wake_latency_max = wake;
+        self.world.clock_drift_ppm_max = i32::try_from(drift_ppm).unwrap_or(i32::MAX);
+        self.world.hints = hints;
+        self.world.rare_per_mille = rare_per_mille;
+        self.world.ends_per_mille = plan.options.ends_per_mille;
         self.plan = plan;
         self
     }
@@ -141,6 +153,8 @@ impl ClusterBuilder {
             .collect();
         let steps = self.plan.steps.iter().copied().collect();
         let planted = Planted::named(self.plan.options.defect.as_deref());
+        planted.store(&memory);
+        world.core().listeners.looks_first = planted.looks_first();
         let mut releases = self.later;
         releases.insert(0, self.first);
         for release in &mut releases {

@@ -8,7 +8,7 @@ use siloring_storage::MemorySnapshot;
 
 use super::super::faults::{self, Active, Effect};
 use super::super::plan::{Fault, Slot};
-use super::super::world::{HostId, Life};
+use super::super::world::{Files, HostId, Life};
 use super::Cluster;
 
 /// A replica of the store that lags behind, and takes over.
@@ -59,11 +59,12 @@ impl Cluster {
         }
         self.touched = paths.into_keys().collect();
         let (store, cut) = faults::store(&self.active);
-        let model = &mut self.world.core().store;
-        model.faults = store;
-        model.cut = cut;
+        self.world.core().set_store_faults(store, cut);
+        self.world.core().listeners.set_faults(faults::hints(&self.active));
         let paused = faults::paused(&self.active);
         let stalls = faults::stalls(&self.active);
+        let delays = faults::delays(&self.active);
+        let without = faults::without_files(&self.active);
         for process in self.silos.keys().copied() {
             match (self.world.life(process), paused.contains(&process)) {
                 (Life::Running, true) => self.world.pause(process),
@@ -73,6 +74,14 @@ impl Cluster {
             let stall = stalls.get(&process).copied().unwrap_or_default();
             if self.world.stall(process) != stall {
                 self.world.slow(process, stall);
+            }
+            let late = delays.get(&process).copied().unwrap_or_default();
+            if self.world.timers_late(process) != late {
+                self.world.delay_timers(process, late);
+            }
+            let files = if without.contains(&process) { Files::None } else { Files::Enough };
+            if self.world.files(process) != files {
+                self.world.set_files(process, files);
             }
         }
     }

@@ -58,6 +58,10 @@ impl Cluster {
                 seed: self.options.seed ^ (self.tally.starts << 32),
                 silo_count: self.options.silos,
                 load_per_second: self.options.load_per_second,
+                mix: self.options.mix,
+                body_bytes: self.options.body_bytes as usize,
+                mailbox: self.options.mailbox as usize,
+                mail_delay: self.options.mail_delay,
             },
             name: state.name.clone(),
             address: self.world.address(state.host).to_owned(),
@@ -82,6 +86,9 @@ impl Cluster {
     pub(super) fn end_slot(&mut self, slot: Slot, end: fn(&mut World, ProcessId)) {
         if let Some(process) = self.process(slot) {
             self.tally.kills += 1;
+            let sizes = self.silos[&process].sizes();
+            let moving = sizes.iter().any(|sizes| sizes.directory.moving > 0);
+            self.tally.interrupted += u64::from(moving);
             end(&mut self.world, process);
             let state = &mut self.slots[index(slot)];
             state.current = None;
@@ -170,7 +177,7 @@ impl Cluster {
             if !state.down_on_purpose {
                 state.restart_at = now + RESTART_AFTER;
             }
-            if code == i32::from(EXIT_DECLARED_DEAD) && !self.watches.is_excused(now) {
+            if code == i32::from(EXIT_DECLARED_DEAD) && !self.watches.is_excused(slot, now) {
                 self.world.violate("nobody dies of nothing", format!("{slot} ended with {code}"));
             }
         }

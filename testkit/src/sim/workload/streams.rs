@@ -22,6 +22,7 @@ use super::super::cluster::{Cluster, Failure};
 use super::super::ledger::events::{EventEnd, ran_event, subscribed, unsubscribing};
 use super::super::ledger::{DeliveryId, Source};
 use super::super::node::Node;
+use super::super::scene::{may_be_lost, world_now};
 use super::judge;
 
 /// The namespace of the load's streams.
@@ -36,6 +37,8 @@ const LISTENERS: u64 = 8;
 const SUBSCRIPTIONS: usize = 3;
 /// One in so many events fails when it comes first.
 const FAILS_SHARE: u64 = 40;
+/// One in so many fails however often it comes.
+const POISON_SHARE: u64 = 499;
 /// One in so many takes a while.
 const SLOW_SHARE: u64 = 25;
 /// How long that is: longer than a frame waits for it.
@@ -67,6 +70,9 @@ impl Listener {
         ran_event(DeliveryId(event.id), &info, ctx.fence());
         if event.id.is_multiple_of(SLOW_SHARE) {
             ctx.sleep(SLOW_HANDLER).await;
+        }
+        if event.id.is_multiple_of(POISON_SHARE) {
+            return Err("whatever is tried".to_owned());
         }
         if info.attempt == 1 && event.id.is_multiple_of(FAILS_SHARE) {
             return Err("as one in forty does".to_owned());
@@ -134,8 +140,13 @@ async fn subscribe(node: &Node, memory: &Memory, number: u64, listener: u64) {
     let key = memory.keys.replace(memory.keys.get() + 1);
     let key = format!("{}-{key}", Listener::TYPE);
     let subscribing = stream(node, number).subscription(key.as_str());
+    let began = world_now().unwrap_or_default();
     let made = subscribing.grain::<Listener>(listener, Listener::ON_HAPPENED).await;
     if let Ok(subscription) = made {
+        // The store may have lost it before its answer came.
+        if may_be_lost(began, world_now().unwrap_or_default()) {
+            return;
+        }
         subscribed(&address(number), &key);
         memory.live.borrow_mut().push_back((number, subscription));
     }

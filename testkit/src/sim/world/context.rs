@@ -78,6 +78,16 @@ impl Context<'_> {
         self.core.submit(self.process, self.part, ticket, request);
     }
 
+    /// Lets a part hear of changes in the registry, if the run has it so.
+    pub fn listen_to_registry(&mut self, part: Part) {
+        self.core.listen_to_registry(self.process, part);
+    }
+
+    /// Runs another part at a moment of the world, or soon after it.
+    pub(in super::super) fn wake_at(&mut self, part: Part, at: Moment) {
+        self.core.wake(self.process, part, at);
+    }
+
     /// Wakes another part, as a thread does after it put something into a mailbox.
     pub fn wake(&mut self, part: Part) {
         self.core.wake_soon(self.process, part);

@@ -8,7 +8,7 @@ use siloring_core::Moment;
 use super::super::trace::Code;
 use super::clock::Clock;
 use super::{
-    Host, HostId, Input, Life, Part, PartState, Process, ProcessId, Program, World, nanos,
+    Files, Host, HostId, Input, Life, Part, PartState, Process, ProcessId, Program, World, nanos,
 };
 
 impl World {
@@ -41,8 +41,8 @@ impl World {
         self.core.scene.hosts.borrow_mut().push(host);
         let drift = self.core.settings.clock_drift_ppm_max;
         let clock = Clock {
-            offset_ns: self.core.random.process.u64(1_000_000_000..1_000_000_000_000_000),
-            drift_ppm: self.core.random.process.i32(-drift..=drift),
+            offset_ns: self.core.random.clock.u64(1_000_000_000..1_000_000_000_000_000),
+            drift_ppm: self.core.random.clock.i32(-drift..=drift),
         };
         let part = || PartState {
             inbox: VecDeque::new(),
@@ -55,6 +55,8 @@ impl World {
             parts: (0..parts).map(|_| part()).collect(),
             clock,
             stall: Duration::ZERO,
+            late: Duration::ZERO,
+            no_files: false,
             undisturbed_since: self.core.now,
             started_at: self.core.now,
             paused_at: Moment::NEVER,
@@ -75,7 +77,8 @@ impl World {
     /// Since when a process runs at full speed; `None` while it is paused, slow or gone.
     pub fn undisturbed_since(&self, process: ProcessId) -> Option<Moment> {
         let state = self.core.process(process);
-        let undisturbed = state.life == Life::Running && state.stall.is_zero();
+        let undisturbed =
+            state.life == Life::Running && state.stall.is_zero() && state.late.is_zero();
         undisturbed.then_some(state.undisturbed_since)
     }
 
@@ -155,6 +158,33 @@ impl World {
         state.stall = stall;
         state.undisturbed_since = now;
         self.enter(Code::Process, process, 5);
+    }
+
+    /// Lets what a process waits for by its clock come up to this much later; zero ends it.
+    pub fn delay_timers(&mut self, process: ProcessId, late: Duration) {
+        let now = self.core.now;
+        let state = self.core.process_mut(process);
+        state.late = late;
+        state.undisturbed_since = now;
+        self.enter(Code::Process, process, 8);
+        // What was put off is looked at anew.
+        self.wake_all(process);
+    }
+
+    /// How much later what a process waits for by its clock may come.
+    pub fn timers_late(&self, process: ProcessId) -> Duration {
+        self.core.process(process).late
+    }
+
+    /// Whether a process has descriptors for new connections.
+    pub fn files(&self, process: ProcessId) -> Files {
+        if self.core.process(process).no_files { Files::None } else { Files::Enough }
+    }
+
+    /// Takes a process the descriptors for new connections, or gives them back.
+    pub fn set_files(&mut self, process: ProcessId, files: Files) {
+        self.core.process_mut(process).no_files = files == Files::None;
+        self.enter(Code::Process, process, 9);
     }
 
     /// How much longer every run of a part takes.
