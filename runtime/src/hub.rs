@@ -54,6 +54,9 @@ pub enum HubError {
         "the address is of no hub kind: use mesh, portal, client, cache or import, or add the kind"
     )]
     NoHubKind,
+    /// Too much waits for the hub's shard. Nothing was changed; open it again in a moment.
+    #[error("the mailbox of the hub's shard is full: open the hub again")]
+    Overloaded,
     /// The silo is leaving, or has stopped: open the hub in another process.
     #[error("the silo is leaving: open the hub in another process")]
     SiloStopping,
@@ -218,7 +221,8 @@ impl HubBuilder {
     /// sends before is held until then.
     ///
     /// # Errors
-    /// [`HubError::SiloStopping`] if the silo takes no mail.
+    /// [`HubError::Overloaded`] if the shard's mailbox is full, [`HubError::SiloStopping`] if the
+    /// silo takes no mail any more.
     pub fn start(self) -> Result<Hub, HubError> {
         let state = HubState {
             claim: Claim::Pending,
@@ -235,7 +239,8 @@ impl HubBuilder {
         let home = self.handle.home(&shared.address);
         match self.handle.post(home, mail) {
             Ok(()) => Ok(Hub { shared }),
-            Err(PostError::Full(_) | PostError::Stopped(_)) => Err(HubError::SiloStopping),
+            Err(PostError::Full(_)) => Err(HubError::Overloaded),
+            Err(PostError::Stopped(_)) => Err(HubError::SiloStopping),
         }
     }
 

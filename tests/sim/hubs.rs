@@ -1,11 +1,13 @@
 //! Claims and hubs: an address that a process owns is reachable exactly as long as it is open.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use siloring::prelude::*;
 use siloring_core::limits::CLAIM_LEASE;
 use siloring_runtime::directory::PlantedFault;
-use siloring_testkit::sim::{Cluster, Fault, Slot};
+use siloring_testkit::sim::{Cluster, Fault, Options, Plan, Slot};
 
 use super::scenario::{
     Echo, EchoRef as _, New, Note, Opening, Outcome, S1, S2, S3, SECOND, check, ensure, note,
@@ -248,4 +250,30 @@ fn the_first_claim_holds_unless_it_is_taken_over() {
         Ok(())
     }
     check(scenario, &["last-writer-wins", "losers-untold", "no-incarnation"]);
+}
+
+/// A full mailbox is no silo that leaves: whoever believed that would never open its hub.
+#[test]
+fn a_hub_whose_mail_finds_no_room_is_told_so() {
+    let mut options = Options::new(1);
+    (options.silos, options.shards, options.load_per_second) = (2, 1, 0);
+    (options.mailbox, options.mail_delay) = (1, Duration::from_millis(5));
+    let said = Rc::new(RefCell::new(Vec::new()));
+    let heard = Rc::clone(&said);
+    let builder = Cluster::builder().plan(Plan::calm(options)).program(move |node| {
+        let heard = Rc::clone(&heard);
+        async move {
+            // The silo's streams have just sent the shard a piece of mail, and it takes one.
+            for _ in 0..2 {
+                let opened = node.handle().hub("portal/soon").expect("a plain address").start();
+                heard.borrow_mut().push(opened.map(drop));
+                node.sleep(SECOND).await;
+            }
+        }
+    });
+    let mut cluster = up(builder).unwrap();
+    cluster.run_for(3 * SECOND).unwrap();
+    let said = said.borrow();
+    let full = said.iter().filter(|opened| **opened == Err(HubError::Overloaded)).count();
+    assert_eq!((full, said.len()), (2, 4), "{said:?}");
 }
