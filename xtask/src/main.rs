@@ -1,4 +1,4 @@
-//! Tasks of the project: `cargo xtask test`, `cargo xtask prove`, `cargo xtask fuzz`,
+//! Tasks of the project: `cargo xtask test`, `cargo xtask prove`, `cargo xtask sim`,
 //! `cargo xtask tidy`, `cargo xtask bench`.
 //!
 //! Small on purpose, because every task waits for it to be built: it knows no crate of the
@@ -10,6 +10,7 @@ mod driver;
 mod fuzz;
 mod prove;
 mod setup;
+mod sim;
 mod step;
 mod tally;
 mod test;
@@ -41,6 +42,13 @@ enum Task {
     Prove(prove::Options),
     /// Builds the fuzzers and runs each for a while, from the kept inputs on.
     Fuzz(fuzz::Options),
+    /// Runs the simulator: `--seed N`, `--seeds A..B` or `--plan FILE`, with `--shrink`, `--trace`,
+    /// `--defect NAME`, `--json`.
+    Sim {
+        /// What the program `simulate` of the test kit is told.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Checks the rules that are about the repository as text.
     Tidy,
     /// Runs the benches and prints their tables.
@@ -63,6 +71,7 @@ fn run(task: &Task) -> anyhow::Result<ExitCode> {
         Task::Test => test::run(&root),
         Task::Prove(options) => prove::run(&root, options),
         Task::Fuzz(options) => fuzz::run(&root, options),
+        Task::Sim { arguments } => sim::run(&root, arguments),
         Task::Tidy => tidy::run(&root),
         Task::Bench(options) => bench::run(&root, options),
     }
