@@ -1,5 +1,5 @@
 //! Tasks of the project: `cargo xtask test`, `cargo xtask prove`, `cargo xtask sim`,
-//! `cargo xtask tidy`, `cargo xtask bench`.
+//! `cargo xtask fuzz`, `cargo xtask tidy`, `cargo xtask bench`.
 //!
 //! Small on purpose, because every task waits for it to be built: it knows no crate of the
 //! workspace, runs cargo as a person would, and reads the repository as text.
