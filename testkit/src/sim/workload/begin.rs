@@ -23,7 +23,7 @@ use super::{
 
 /// Deadline of calls to the handler that is slower.
 const HASTY_BUDGET: Duration = Duration::from_millis(400);
-/// One in so many messages to hubs is as large as the run has them: on a slow link it takes seconds.
+/// One in so many messages to hubs is as large as the run has them: it keeps a slow link busy.
 const BALLAST_SHARE: u16 = 100;
 /// Keys of each kind of counter.
 const KEYS: u64 = 24;
