@@ -143,12 +143,6 @@ fn a_fence_compared_by_its_view_is_found() {
     found_with("fences-by-view", &["mix state"], broken);
 }
 
-/// 13. What was due while a silo was stopped is held against the others, unlooked at.
-#[test]
-fn timers_that_are_late_and_trusted_are_found() {
-    found_with("late-timers-trusted", &["silos 2"], "nobody dies of nothing");
-}
-
 /// 14. Each silo makes its ring in the order in which it heard of the others.
 #[test]
 fn a_ring_of_the_order_of_hearing_is_found() {
