@@ -3,7 +3,8 @@
 //! What TCP does is modelled, packets are not: bytes arrive in order, after a latency, in pieces
 //! that have nothing to do with the writes; a lost packet is a late piece; a path that drops
 //! everything holds the bytes back until it heals, or until the sender's user time-out breaks its
-//! end, while the other end stays half-open and learns of it when it writes. A kill cuts in the
+//! end, with what had not arrived, while the other end stays half-open and learns of it when it
+//! writes. A kill cuts in the
 //! middle of whatever was in flight, so of frames too. A reset is lost like any packet, and never
 //! sent again.
 //!
@@ -436,6 +437,10 @@ impl Core {
         let bytes = bytes.min(pipe.bytes.len() - pipe.arrived - pipe.held);
         if dropped {
             pipe.held += bytes;
+            let will_send_again = pipe.finish || self.network.end(end).state != EndState::Closed;
+            if !will_send_again {
+                self.give_up(end);
+            }
             return;
         }
         if receiver == EndState::Closed {

@@ -28,10 +28,18 @@ impl Core {
         if state.pipe.silence != token {
             return;
         }
+        self.give_up(end);
         self.forget_end(end);
         self.note_break(end);
         self.give(process, part, Input::Closed { end, ending: Ending::TimedOut });
         self.send_reset(end);
+    }
+
+    /// What has not arrived is sent no more.
+    pub(super) fn give_up(&mut self, end: EndId) {
+        let pipe = self.network.pipe(end);
+        pipe.bytes.truncate(pipe.arrived);
+        pipe.held = 0;
     }
 
     /// A program closes its end.
