@@ -5,9 +5,10 @@
 //! view never goes back. A Dead never becomes Active in it: a table that resurrects one, lost
 //! versions or shows other rows under a known number is *regressed*: it is not adopted but
 //! repaired, row by row, under the versions of an interim lineage that nobody takes up; the last
-//! write starts the next lineage, in which nobody who lives is missing. (A store takes a row back
-//! in only under a later lineage than the one it was made in: hence the interim one.) Deliberately
-//! absent: the store's requests, time-outs.
+//! write starts the next lineage, in which nobody who lives is missing, unless the store gave its
+//! generation to another meanwhile: both are Dead then. (A store takes a row back in only under a
+//! later lineage than the one it was made in: hence the interim one.) Deliberately absent: the
+//! store's requests, time-outs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -286,10 +287,19 @@ impl Membership {
         view.number() != self.view.number() || !is_same(view.rows(), self.view.rows())
     }
 
-    /// Whether a silo that is Dead in our view lives in `view`.
+    /// Whether a silo that is Dead in our view lives in `view`, or one that took its generation.
     fn resurrects(&self, view: &View) -> bool {
-        view.living()
-            .any(|row| self.view.status(row.incarnation.generation) == Some(SiloStatus::Dead))
+        view.living().any(|row| {
+            let status = self.view.status(row.incarnation.generation);
+            status == Some(SiloStatus::Dead) || self.is_taken(row)
+        })
+    }
+
+    /// Whether we know the row's generation as another silo's: the store has lost the write that
+    /// made it, and gave it away once more.
+    fn is_taken(&self, row: &SiloRow) -> bool {
+        let seen = self.view.silo(row.incarnation.generation);
+        seen.is_some_and(|seen| seen.incarnation != row.incarnation)
     }
 
     /// The rows to be written so that `table` shows what was seen; the first to be written is last.
@@ -304,6 +314,9 @@ impl Membership {
         for seen in self.view.rows() {
             let is_dead = seen.status == SiloStatus::Dead;
             match held(seen.incarnation.generation) {
+                // Nobody is told from it by its generation any more: it is Dead, see below, and
+                // whose it was exits.
+                Some(row) if self.is_taken(row) => {}
                 Some(row) if row.status < seen.status && (is_dead || !newer) => {
                     lost.push(SiloRow { status: seen.status, ..row.clone() });
                 }
@@ -313,16 +326,14 @@ impl Membership {
                 Some(_) | None => {}
             }
         }
-        if !newer {
-            // Rows made since the store lost its last versions: their generations may repeat.
-            let made_since = table.rows.iter().map(|row| &row.row).filter(|row| {
-                let generation = row.incarnation.generation;
-                row.status != SiloStatus::Dead
-                    && self.view.silo(generation).is_none()
-                    && self.view.is_gone(generation)
-            });
-            lost.extend(made_since.map(|row| SiloRow { status: SiloStatus::Dead, ..row.clone() }));
-        }
+        // Rows made since the store lost its last versions: their generations repeat, or may.
+        let made_since = table.rows.iter().map(|row| &row.row).filter(|row| {
+            let generation = row.incarnation.generation;
+            let may_repeat =
+                || self.view.silo(generation).is_none() && self.view.is_gone(generation);
+            row.status != SiloStatus::Dead && (self.is_taken(row) || !newer && may_repeat())
+        });
+        lost.extend(made_since.map(|row| SiloRow { status: SiloStatus::Dead, ..row.clone() }));
         // The living are written first: nobody who lives is missing when the new lineage begins.
         lost.sort_by_key(|row| core::cmp::Reverse((row.status, row.incarnation.generation)));
         lost
@@ -362,6 +373,7 @@ fn put(table: &mut Table, row: &SiloRow) {
 
 /// Whether two views list the same incarnations in the same states, both by generation.
 fn is_same(one: &[SiloRow], other: &[SiloRow]) -> bool {
-    let key = |row: &SiloRow| (row.incarnation.generation, row.status);
-    one.iter().map(key).eq(other.iter().map(key))
+    let is_same =
+        |(a, b): (&SiloRow, &SiloRow)| a.incarnation == b.incarnation && a.status == b.status;
+    one.len() == other.len() && one.iter().zip(other).all(is_same)
 }

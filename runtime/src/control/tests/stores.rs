@@ -176,6 +176,38 @@ fn a_silo_that_joined_while_the_loss_was_unnoticed_is_declared_dead() {
 }
 
 #[test]
+fn of_two_silos_of_one_generation_neither_lives_on() {
+    for seed in seeds(10) {
+        let mut world = World::started(seed, 2);
+        let before = world.store.clone();
+        // It joins in versions that will be lost.
+        let guest = world.add();
+        world.start(guest);
+        assert!(world.run_until(seconds(10), |world| world.nodes[guest].started_at.is_some()));
+        world.is_content_checked = false;
+        world.store = before;
+        // Another reads the store before anybody who has seen more, and writes the same version.
+        for node in [0, 1, guest] {
+            world.nodes[node].store_fault = Some(StoreFault::Down);
+        }
+        let twin = world.add();
+        world.start(twin);
+        world.run(seconds(2));
+        assert_eq!(world.generation(twin), world.generation(guest), "seed {seed}");
+        for node in [0, 1, guest] {
+            world.nodes[node].store_fault = None;
+        }
+        let is_taken_up =
+            |world: &World| world.store.status(world.generation(twin)) == Some(SiloStatus::Active);
+        assert!(!world.run_until(seconds(10), is_taken_up), "seed {seed}: nobody vouches for it");
+        for node in [guest, twin] {
+            assert_eq!(world.nodes[node].exited.map(|(_, code)| code), Some(70), "seed {seed}");
+        }
+        assert_serving(&world, &[0, 1]);
+    }
+}
+
+#[test]
 fn a_silo_whose_row_was_deleted_or_set_dead_exits() {
     for bumped in [false, true] {
         for deleted in [false, true] {
