@@ -171,6 +171,8 @@ events! {
     Debug EventDuplicate { /** Whose consumer. */ target: Address, /** Of which stream. */ stream: Address, /** The origin's number of it. */ number: u64, }
     /// An event came from an owner of its stream after a later owner had delivered.
     Warn StaleOwnerRefused { /** Whose consumer. */ target: Address, /** Of which stream. */ stream: Address, /** The owner's number. */ epoch: ActivationNumber, }
+    /// An event came after a later one of its stream: its owner had given it up, and has told so.
+    Warn LateEventRefused { /** Whose consumer. */ target: Address, /** Of which stream. */ stream: Address, /** Its position in the stream. */ position: u64, }
     /// A request came with a key that was used before, or again without being known.
     Debug KeyDuplicate { /** To whom. */ target: Address, }
     /// A request was refused by the silo's filter.

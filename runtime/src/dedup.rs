@@ -8,7 +8,9 @@
 //!   was answered to it, if that was more than a confirmation; one that failed is, when it comes
 //!   again. A number so far below the newest that the window does not reach it is
 //!   taken for handled: the owner of a stream has fewer under way.
-//! - An owner of a stream that is older than one that has delivered is refused.
+//! - An owner of a stream that is older than one that has delivered is refused, and so is an event
+//!   that its owner had given up before it came: one that was never given to anybody, after a later
+//!   one of the same owner, which hands out one after the other.
 //! - A key's first outcome is its outcome, unless the request was refused before it ran.
 //! - A request that is sent again, with a key that is not known, is handled only by the activation
 //!   that it was handed over to, and only if that one has forgotten no key: else it may have been
@@ -49,6 +51,8 @@ pub(crate) enum Admission {
     Known(CallResult),
     /// An event of an owner that is not its stream's any more.
     StaleOwner,
+    /// An event that its owner has given up.
+    GivenUp,
     /// It may have been handled, by an activation that is gone or has forgotten it.
     Unknowable,
     /// A bound is reached.
@@ -156,8 +160,9 @@ impl Answer {
 struct Subscription<W> {
     stream: AddressHash,
     key: Box<str>,
-    /// The newest owner that has delivered.
+    /// The newest owner that has delivered, and how far it came.
     epoch: ActivationNumber,
+    position: u64,
     windows: Vec<Window<W>>,
 }
 
@@ -179,7 +184,13 @@ impl<W: Copy> Events<W> {
             if event.epoch < subscription.epoch {
                 return Admission::StaleOwner;
             }
-            subscription.epoch = event.epoch;
+            if subscription.is_behind(event) {
+                return Admission::GivenUp;
+            }
+            if event.epoch > subscription.epoch {
+                (subscription.epoch, subscription.position) = (event.epoch, 0);
+            }
+            subscription.position = subscription.position.max(event.position);
         }
         self.uses += 1;
         let uses = self.uses;
@@ -242,6 +253,7 @@ impl<W: Copy> Events<W> {
                 stream: event.stream.hash(),
                 key: event.subscription.clone(),
                 epoch: event.epoch,
+                position: event.position,
                 windows: Vec::new(),
             });
             self.subscriptions.len() - 1
@@ -269,6 +281,12 @@ impl<W: Copy> Events<W> {
 impl<W> Subscription<W> {
     fn window(&mut self, origin: u128) -> Option<&mut Window<W>> {
         self.windows.iter_mut().find(|window| window.origin == origin)
+    }
+
+    /// Whether an event of the same owner that nobody was given before comes after a later one.
+    fn is_behind(&self, event: &EventInfo) -> bool {
+        let is_first = event.epoch == self.epoch && event.attempt == 1;
+        is_first && event.position < self.position
     }
 }
 
@@ -545,6 +563,21 @@ mod tests {
         assert!(matches!(events.begin(&event(9, 7), 0), Admission::StaleOwner), "any origin");
         let other = EventInfo { subscription: "other".into(), ..event(1, 5) };
         assert!(handle(&mut events, &other), "of that subscription only");
+    }
+
+    #[test]
+    fn an_event_that_was_given_up_is_refused_and_one_that_comes_again_is_not() {
+        let mut events = Events::new();
+        let at = |position, attempt| EventInfo { position, attempt, ..event(1, position) };
+        assert!(handle(&mut events, &at(9, 1)));
+        assert!(matches!(events.begin(&at(11, 1), 0), Admission::Begin));
+        assert!(matches!(events.begin(&at(10, 1), 0), Admission::GivenUp));
+        assert!(matches!(events.begin(&at(10, 2), 0), Admission::Begin), "nobody knew, so again");
+        events.end(&at(11, 1), &Err(failure()));
+        assert!(matches!(events.begin(&at(11, 1), 0), Admission::Begin), "where it stands");
+        assert!(handle(&mut events, &EventInfo { epoch: LATER, ..at(3, 1) }), "its own count");
+        assert!(handle(&mut events, &EventInfo { epoch: LATER, ..at(4, 1) }));
+        assert!(matches!(events.begin(&at(12, 1), 0), Admission::StaleOwner));
     }
 
     #[test]

@@ -184,6 +184,7 @@ impl HubState {
             | Admission::Handled
             | Admission::Known(_)
             | Admission::StaleOwner
+            | Admission::GivenUp
             | Admission::Unknowable
             | Admission::Busy) => Some(other),
         }

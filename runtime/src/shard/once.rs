@@ -89,11 +89,19 @@ impl<L: Links> Shard<L> {
         let target = &request.target;
         if let Some(event) = request.envelope.as_deref().and_then(|e| e.event.as_deref()) {
             let (target, stream) = (target.clone(), event.stream.clone());
-            let stale = matches!(admission, Admission::StaleOwner);
-            self.emit(if stale {
-                Event::StaleOwnerRefused { target, stream, epoch: event.epoch }
-            } else {
-                Event::EventDuplicate { target, stream, number: event.number }
+            self.emit(match admission {
+                Admission::StaleOwner => {
+                    Event::StaleOwnerRefused { target, stream, epoch: event.epoch }
+                }
+                Admission::GivenUp => {
+                    Event::LateEventRefused { target, stream, position: event.position }
+                }
+                Admission::Begin
+                | Admission::Attached
+                | Admission::Handled
+                | Admission::Known(_)
+                | Admission::Unknowable
+                | Admission::Busy => Event::EventDuplicate { target, stream, number: event.number },
             });
         } else {
             self.emit(Event::KeyDuplicate { target: target.clone() });
@@ -164,6 +172,10 @@ fn outcome_of(admission: Admission) -> Option<Outcome> {
         // The stream has moved, though its old owner does not know yet.
         Admission::StaleOwner => {
             refused(RejectedKind::Moving, "a later owner of the stream has delivered")
+        }
+        // Its owner has told what became of it: nobody waits for this answer.
+        Admission::GivenUp => {
+            refused(RejectedKind::Moving, "a later event of the stream has been delivered")
         }
         Admission::Unknowable => Some(Outcome::failure(DeliveryFailure::indeterminate(
             IndeterminateKind::LostAfterHandOver,
