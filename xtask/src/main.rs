@@ -42,10 +42,10 @@ enum Task {
     Prove(prove::Options),
     /// Builds the fuzzers and runs each for a while, from the kept inputs on.
     Fuzz(fuzz::Options),
-    /// Runs the simulator: `--seed N`, `--seeds A..B` or `--plan FILE`, with `--shrink`, `--trace`,
-    /// `--defect NAME`, `--json`.
+    /// Runs the simulator; its own `--help` tells what it can be asked.
+    #[command(disable_help_flag = true)]
     Sim {
-        /// What the program `simulate` of the test kit is told.
+        /// `--seed N`, `--seeds A..B` or `--plan FILE`, and more.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },

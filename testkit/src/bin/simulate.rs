@@ -1,15 +1,4 @@
-//! Simulated runs from the command line: `cargo xtask sim`.
-//!
-//! ```text
-//! --seed N        the run that a seed stands for
-//! --seeds A..B    each of them; goes on after a failure, and ends with what they came to
-//! --plan FILE     the run of a plan
-//! --shrink        the smallest plan found that fails as this one does
-//! --trace         tells every step, on standard error
-//! --defect NAME   planted with it
-//! --set "mix hubs" sets an option of drawn runs, as a line of a plan does
-//! --json          the last line is the report as JSON
-//! ```
+//! Simulated runs from the command line: `cargo xtask sim`, whose `--help` tells the options.
 //!
 //! Ends with 0 if every promise was kept, with 1 if one was not, with 2 if it was asked for
 //! something else. A failure prints its plan and the command that repeats it.
@@ -20,8 +9,10 @@
 )]
 
 use std::io::Write as _;
+use std::ops::Range;
 use std::process::ExitCode;
 
+use clap::Parser;
 use serde_json::json;
 use siloring_testkit::sim::batch::Totals;
 use siloring_testkit::sim::explore::{Demands, run, run_watched, shrink_failure};
@@ -30,76 +21,71 @@ use siloring_testkit::sim::{Failure, Options, Plan, Report, Swarm};
 /// Runs between two lines that say how far a batch is.
 const PROGRESS_EVERY: u64 = 50;
 
-/// What was asked for.
-#[derive(Debug, Default)]
+/// Runs whole clusters on virtual time, under faults, and checks every promise after each step.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask sim")]
 struct Asked {
-    seeds: Option<(u64, u64)>,
-    plan: Option<Plan>,
+    #[command(flatten)]
+    what: What,
+    /// After a failure, looks for the smallest plan that fails in the same way.
+    #[arg(long)]
+    shrink: bool,
+    /// Tells every step, on standard error.
+    #[arg(long)]
+    trace: bool,
+    /// Plants a defect, by its name: the checks should find it.
+    #[arg(long, value_name = "NAME")]
     defect: Option<String>,
+    /// Sets an option of a drawn run, as a line of a plan does: "mix hubs".
+    #[arg(long, value_name = "LINE", value_parser = parse_option)]
     set: Vec<String>,
-    shrinks: bool,
-    traces: bool,
+    /// Prints the report as one JSON object, on the last line.
+    #[arg(long)]
     json: bool,
 }
 
+/// One of these.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct What {
+    /// The run that a seed stands for.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// The runs of these seeds; goes on after a failure, and ends with what they came to.
+    #[arg(long, value_name = "A..B", value_parser = parse_range)]
+    seeds: Option<Range<u64>>,
+    /// The run of a plan in a file.
+    #[arg(long, value_name = "FILE", value_parser = parse_plan)]
+    plan: Option<Plan>,
+}
+
 fn main() -> ExitCode {
-    let asked = match parse(std::env::args().skip(1)) {
-        Ok(asked) => asked,
-        Err(problem) => {
-            eprintln!(
-                "{problem}; the options are --seed, --seeds, --plan, --shrink, --trace, \
-                       --defect, --set and --json"
-            );
-            return ExitCode::from(2);
+    let asked = Asked::parse();
+    let kept = match (&asked.what.plan, asked.what.seed, &asked.what.seeds) {
+        (Some(plan), _, _) => run_one(&asked, plan.clone()),
+        (None, Some(seed), _) => {
+            println!("{}", Swarm::drawn(seed));
+            run_one(&asked, plan_of(&asked, seed))
         }
+        (None, None, seeds) => run_batch(&asked, seeds.clone().unwrap_or_default()),
     };
-    let failed = match (&asked.plan, asked.seeds) {
-        (Some(plan), _) => run_one(&asked, plan.clone()),
-        (None, Some((from, to))) if to == from + 1 => run_one(&asked, plan_of(&asked, from)),
-        (None, Some((from, to))) => run_batch(&asked, from, to),
-        (None, None) => {
-            eprintln!("--seed, --seeds or --plan says what to run");
-            return ExitCode::from(2);
-        }
-    };
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn parse(mut words: impl Iterator<Item = String>) -> Result<Asked, String> {
-    let mut asked = Asked::default();
-    while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
-        match word.as_str() {
-            "--seed" => {
-                let text = value()?;
-                let seed = text.parse().map_err(|error| format!("{text} is no seed: {error}"))?;
-                asked.seeds = Some((seed, seed + 1));
-            }
-            "--seeds" => asked.seeds = Some(parse_range(&value()?)?),
-            "--plan" => {
-                let path = value()?;
-                let text = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
-                asked.plan = Some(Plan::parse(&text).map_err(|e| format!("{path}: {e}"))?);
-            }
-            "--defect" => asked.defect = Some(value()?),
-            "--set" => {
-                let line = value()?;
-                Options::new(0).set(&line).map_err(|error| format!("{line}: {error}"))?;
-                asked.set.push(line);
-            }
-            "--shrink" => asked.shrinks = true,
-            "--trace" => asked.traces = true,
-            "--json" => asked.json = true,
-            _ => return Err(format!("{word} is no option")),
-        }
-    }
-    Ok(asked)
+fn parse_plan(path: &str) -> Result<Plan, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    Plan::parse(&text).map_err(|error| error.to_string())
 }
 
-fn parse_range(text: &str) -> Result<(u64, u64), String> {
+fn parse_option(line: &str) -> Result<String, String> {
+    Options::new(0).set(line).map_err(ToString::to_string)?;
+    Ok(line.to_owned())
+}
+
+fn parse_range(text: &str) -> Result<Range<u64>, String> {
     let range = text.split_once("..");
-    let numbers = range.and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
-    numbers.filter(|(from, to)| from < to).ok_or_else(|| format!("{text} is no range A..B"))
+    let numbers = range.and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
+    numbers.filter(|numbers| !numbers.is_empty()).ok_or_else(|| "it is no range A..B".to_owned())
 }
 
 fn plan_of(asked: &Asked, seed: u64) -> Plan {
@@ -111,16 +97,13 @@ fn plan_of(asked: &Asked, seed: u64) -> Plan {
     Plan::from_seed(options)
 }
 
-/// Runs one plan and says what came of it; how many failed.
-fn run_one(asked: &Asked, mut plan: Plan) -> u64 {
+/// Runs one plan and says what came of it; whether every promise was kept.
+fn run_one(asked: &Asked, mut plan: Plan) -> bool {
     if asked.defect.is_some() {
         plan.options.defect.clone_from(&asked.defect);
     }
-    if asked.plan.is_none() {
-        println!("{}", Swarm::drawn(plan.options.seed));
-    }
     println!("{plan}");
-    let sink = asked.traces.then(|| -> Box<dyn FnMut(&str)> {
+    let sink = asked.trace.then(|| -> Box<dyn FnMut(&str)> {
         Box::new(|line: &str| {
             // Whoever reads the trace may have seen enough.
             drop(writeln!(std::io::stderr(), "{line}"));
@@ -129,19 +112,19 @@ fn run_one(asked: &Asked, mut plan: Plan) -> u64 {
     match run_watched(&plan, sink) {
         Ok(report) => {
             say(asked, &report, None);
-            0
+            true
         }
         Err(failure) => {
             tell(asked, &failure);
-            1
+            false
         }
     }
 }
 
-/// Runs each seed; how many failed.
-fn run_batch(asked: &Asked, from: u64, to: u64) -> u64 {
-    let (mut totals, mut failed) = (Totals::default(), 0);
-    for seed in from..to {
+/// Runs each seed; whether every promise was kept.
+fn run_batch(asked: &Asked, seeds: Range<u64>) -> bool {
+    let (mut totals, mut failed, runs) = (Totals::default(), 0_u64, seeds.end - seeds.start);
+    for (seed, done) in seeds.zip(1_u64..) {
         let plan = plan_of(asked, seed);
         match run(&plan) {
             Ok(report) => {
@@ -154,14 +137,13 @@ fn run_batch(asked: &Asked, from: u64, to: u64) -> u64 {
             Err(failure) => {
                 failed += 1;
                 println!("seed {seed}: {}", failure.violations[0]);
-                if asked.shrinks {
+                if asked.shrink {
                     println!("{}", shrink_failure(&failure));
                 }
             }
         }
-        let done = seed + 1 - from;
         if done.is_multiple_of(PROGRESS_EVERY) {
-            eprintln!("{done} of {} runs, {failed} failed", to - from);
+            eprintln!("{done} of {runs} runs, {failed} failed");
         }
     }
     println!("{totals}");
@@ -169,14 +151,14 @@ fn run_batch(asked: &Asked, from: u64, to: u64) -> u64 {
         println!("never: {what}");
     }
     if asked.json {
-        println!("{}", json!({ "runs": to - from, "failed": failed, "counts": totals.counts() }));
+        println!("{}", json!({ "runs": runs, "failed": failed, "counts": totals.counts() }));
     }
-    failed
+    failed == 0
 }
 
 fn tell(asked: &Asked, failure: &Failure) {
     println!("{failure}");
-    if asked.shrinks {
+    if asked.shrink {
         println!("the smallest plan found that fails so:\n{}", shrink_failure(failure));
     }
     let violated = failure.violations.first().map(ToString::to_string);
