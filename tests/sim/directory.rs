@@ -25,8 +25,9 @@ const HUBS: [&str; 8] = [
     "portal/k8",
 ];
 
-/// Hubs that are looked up for the first time in each round, one each `COLD_PERIOD`.
-const COLD_HUBS: u64 = 100;
+/// Hubs that are looked up for the first time in each round, one each `COLD_PERIOD`: for longer
+/// than a death takes to be found and its ranges to be recovered.
+const COLD_HUBS: u64 = 300;
 const COLD_PERIOD: Duration = Duration::from_millis(40);
 
 /// Opens a hub and answers whatever comes.

@@ -11,7 +11,7 @@ use siloring_testkit::sim::{Cluster, Fault, Options, Plan, Slot};
 
 use super::scenario::{
     Echo, EchoRef as _, New, Note, Opening, Outcome, S1, S2, S3, SECOND, check, ensure, note,
-    serve_hub, up,
+    owned, serve_hub, up,
 };
 
 /// H2. The answer to a hub's first message must not overtake the claim it comes back on.
@@ -104,20 +104,21 @@ fn reach_all(cluster: &mut Cluster, from: Slot, hubs: &[&'static str]) -> Outcom
 fn a_late_release_of_the_predecessor_leaves_the_successor_reachable() {
     fn scenario(new: New<'_>) -> Outcome {
         let mut cluster = up(new(3))?;
-        let old = serve_hub(&mut cluster, S2, "portal/heir", Opening::Plain);
+        // The owner of its range is neither of the two.
+        let heir = owned(&cluster, "portal", S3, S1)[0];
+        let old = serve_hub(&mut cluster, S2, heir, Opening::Plain);
         cluster.run_for(SECOND)?;
         // The old holder hears of the take-over late: its own release is on the way by then.
         cluster.inflict(Fault::Delay(S1, S2, Duration::from_millis(400), 10 * SECOND));
         cluster.inflict(Fault::Delay(S2, S3, Duration::from_millis(400), 10 * SECOND));
-        let new_log = serve_hub(&mut cluster, S1, "portal/heir", Opening::TakeOver);
+        let new_log = serve_hub(&mut cluster, S1, heir, Opening::TakeOver);
         cluster.run_for(Duration::from_millis(300))?;
         old.close();
         cluster.run_for(15 * SECOND)?;
         ensure!(new_log.claimed() == Some(Ok(())), "{new_log:?}");
         for slot in [S1, S2, S3] {
-            let heard = cluster.block_on(slot, |node| async move {
-                note(&node, "portal/heir", &Note::default()).await
-            })?;
+            let heard = cluster
+                .block_on(slot, |node| async move { note(&node, heir, &Note::default()).await })?;
             ensure!(heard.name() == "Handled", "from {slot}: {heard:?}");
         }
         ensure!(new_log.numbers().len() == 3, "{new_log:?}");

@@ -1,9 +1,8 @@
 //! Whole clusters on virtual time: named scenarios, planted defects, and the smoke of many seeds.
 //!
 //! Each scenario runs once with each of its variants, where it must fail, and once as built, where
-//! it must hold: a test that passes with its variant proves nothing. `SILORING_SEED=7` replays one
-//! smoke seed (as `cargo xtask sim --seed 7` does), `SILORING_PLAN=tests/sim/plans/NAME` one plan,
-//! `SILORING_TRACE=1` tells every step, `SILORING_SEEDS=2000` runs more seeds.
+//! it must hold: a test that passes with its variant proves nothing. `SILORING_TRACE=1` tells every
+//! step of a scenario; `cargo xtask sim` runs one seed of the smoke, or one plan.
 
 #![expect(
     clippy::print_stdout,

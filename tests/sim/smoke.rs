@@ -1,23 +1,21 @@
 //! The smoke: many seeds, each a plan of its own with options of its own, each run twice with equal
 //! traces.
 //!
-//! The seeds are dealt to as many tests as the machine of the checks has cores, since each world is
-//! one thread. What a run must have had, or it proved nothing, is asserted for each seed; what a
-//! batch must have seen, for all of them together. `cargo xtask prove` runs more seeds, once each.
+//! Each world is one thread: the seeds are dealt to as many as there are cores. What a run must
+//! have had, or it proved nothing, is asserted for each seed; what a batch must have seen, for all
+//! of them together. `cargo xtask prove` runs more seeds, once each.
 
-use siloring_testkit::process::is_long;
+use std::thread;
+
+use siloring_testkit::process::{figure, is_long};
 use siloring_testkit::sim::batch::Totals;
-use siloring_testkit::sim::explore::{
-    Asked, Demands, asked, run, run_twice, run_watched, shrink_failure, trace_asked,
-};
-use siloring_testkit::sim::{Failure, Options, Plan, Swarm};
+use siloring_testkit::sim::explore::{Demands, run, run_twice, shrink_failure};
+use siloring_testkit::sim::{Options, Plan};
 
-/// Seeds of the whole smoke, unless `SILORING_SEEDS` names another number.
+/// Seeds of the smoke.
 const SEEDS: u64 = 200;
 /// Seeds of the smoke in its longer form.
 const SEEDS_LONG: u64 = 4_000;
-/// Tests that they are dealt to.
-const HANDS: usize = 2;
 /// Runs between two lines that say how far a long batch is.
 const PROGRESS_EVERY: u64 = 100;
 /// What a hundred seeds may miss; a long batch may miss nothing.
@@ -36,61 +34,97 @@ const SELDOM: &[&str] = &[
 ];
 
 #[test]
-fn even_seeds_keep_every_promise_and_repeat_themselves() {
-    deal(0);
-}
-
-#[test]
-fn odd_seeds_keep_every_promise_and_repeat_themselves() {
-    deal(1);
-}
-
-fn deal(hand: u64) {
-    let plan = match asked().unwrap_or_else(|error| panic!("{error}")) {
-        Asked::Plan(plan) if hand == 0 => plan,
-        Asked::Plan(_) => return,
-        Asked::Nothing => return smoke(hand),
-    };
-    println!("{}\n{plan}", Swarm::drawn(plan.options.seed));
-    let watch: fn(&str) = |line| eprintln!("{line}");
-    let sink = trace_asked().then(|| -> Box<dyn FnMut(&str)> { Box::new(watch) });
-    match run_watched(&plan, sink) {
-        Ok(report) => println!("{report:#?}"),
-        Err(failure) => panic!("{failure}"),
+#[expect(clippy::disallowed_methods, reason = "worlds share nothing: threads only save time")]
+fn every_seed_keeps_every_promise_and_repeats_itself() {
+    let seeds = if is_long() { SEEDS_LONG } else { SEEDS };
+    let hands = thread::available_parallelism().map_or(1, usize::from);
+    let dealt: Vec<_> = (0..hands)
+        .map(|hand| thread::spawn(move || deal((hand as u64..seeds).step_by(hands))))
+        .collect();
+    let mut all = Batch::default();
+    for hand in dealt {
+        let batch = hand.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        all.totals.merge(&batch.totals);
+        all.cpu_seconds += batch.cpu_seconds;
+        all.repeats = batch.repeats;
+        all.failures.extend(batch.failures);
     }
+    println!("{}", all.totals);
+    all.tell();
+    assert!(all.failures.is_empty(), "{:?}", all.failures);
+    let mut never = all.totals.never();
+    never.retain(|what| is_long() || !SELDOM.contains(&what.as_str()));
+    assert!(never.is_empty(), "no run has seen {never:?}");
 }
 
-fn smoke(hand: u64) {
-    let usual = if is_long() { SEEDS_LONG } else { SEEDS };
-    let wanted = std::env::var("SILORING_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
-    let (began, mut totals) = (cpu_seconds(), Totals::default());
-    let mut simulated_s = 0.0;
-    for seed in (hand..wanted.unwrap_or(usual)).step_by(HANDS) {
+/// What seeds came to.
+#[derive(Default)]
+struct Batch {
+    totals: Totals,
+    /// How often each seed was run.
+    repeats: u64,
+    cpu_seconds: f64,
+    /// What was not kept: the first of each seed.
+    failures: Vec<&'static str>,
+}
+
+/// Runs these seeds in this thread; stops at the first that breaks a promise.
+fn deal(seeds: impl Iterator<Item = u64>) -> Batch {
+    let began = cpu_seconds();
+    let mut batch = Batch { repeats: if is_long() { 1 } else { 2 }, ..Batch::default() };
+    for seed in seeds {
         let plan = Plan::from_seed(Options::drawn(seed));
-        let repeats = if is_long() { 1.0 } else { 2.0 };
         let ran = if is_long() { run(&plan) } else { run_twice(&plan) };
-        let report = ran.unwrap_or_else(|failure| report_failure(&failure));
+        let report = match ran {
+            Ok(report) => report,
+            Err(failure) => {
+                println!("{failure}");
+                let smallest = shrink_failure(&failure);
+                println!("the smallest plan found that fails so:\n{smallest}");
+                batch.failures.push(failure.violations[0].invariant);
+                break;
+            }
+        };
         let lacking = Demands::SMOKE.lacking(&plan.options, &report);
         assert!(lacking.is_empty(), "seed {seed} proved nothing: {lacking:?}");
-        totals.add(&plan.options, &report);
-        simulated_s += repeats * report.simulated.as_secs_f64();
-        if totals.runs.is_multiple_of(PROGRESS_EVERY) {
-            eprintln!("{} runs, the last of seed {seed}", totals.runs);
+        batch.totals.add(&plan.options, &report);
+        if batch.totals.runs.is_multiple_of(PROGRESS_EVERY) {
+            eprintln!("{} runs, the last of seed {seed}", batch.totals.runs);
         }
     }
-    let cpu_hours = (cpu_seconds() - began) / 3600.0;
-    println!("{totals}");
-    println!("{:.0} simulated hours per CPU-hour", simulated_s / 3600.0 / cpu_hours.max(1e-9));
-    let mut never = totals.never();
-    never.retain(|what| is_long() || !SELDOM.contains(&what.as_str()));
-    println!("never: {never:?}");
-    assert!(wanted.is_some() || never.is_empty(), "no run has seen {never:?}");
+    batch.cpu_seconds = cpu_seconds() - began;
+    batch
 }
 
-fn report_failure(failure: &Failure) -> ! {
-    println!("{failure}");
-    println!("the smallest plan found that fails so:\n{}", shrink_failure(failure));
-    panic!("{}", failure.violations[0]);
+impl Batch {
+    /// Tells what the table of figures has of it.
+    #[expect(clippy::cast_precision_loss, reason = "counts of one batch fit a float")]
+    fn tell(&self) {
+        let Self { totals, repeats, cpu_seconds, failures } = self;
+        let hours = totals.simulated.as_secs_f64() / 3600.0;
+        let deliveries = totals.count("sent");
+        let broken = |what: &str| {
+            let count = failures.iter().filter(|failure| failure.contains(what)).count();
+            count as u64
+        };
+        let for_each_hour = |count: f64| count * *repeats as f64 * 3600.0 / cpu_seconds.max(1e-9);
+        figure("simulator: seeds", totals.runs);
+        figure("simulator: hours simulated", format_args!("{hours:.0}"));
+        figure("simulator: deliveries", deliveries);
+        let rate = for_each_hour(hours);
+        figure("simulator: hours simulated in a CPU-hour", format_args!("{rate:.0}"));
+        let rate = for_each_hour(deliveries as f64);
+        figure("simulator: deliveries in a CPU-hour", format_args!("{rate:.0}"));
+        let silent = totals.count("without an outcome") + broken("an outcome within");
+        let doubled = broken("exactly one outcome") + broken("runs twice");
+        figure("simulator: silent", silent);
+        figure("simulator: doubled", doubled);
+        for (name, count) in totals.counts() {
+            if let Some(kind) = name.strip_prefix("fault ") {
+                figure(&format!("simulator: faults, {kind}"), count);
+            }
+        }
+    }
 }
 
 /// Seconds of processor time that this thread has used.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use siloring_testkit::sim::{Cluster, Fault, Slot};
 
-use super::scenario::{New, Note, Outcome, S1, S2, S3, SECOND, check, ensure, up};
+use super::scenario::{New, Note, Outcome, S1, S2, S3, SECOND, check, ensure, owned, up};
 use super::streaming::{
     Ended, Heard, Listener, ROOM, begin, confirm_all, listen, numbers, publish, publish_each,
     range, rows, stream_on, streams_on, subscribe, wake,
@@ -127,7 +127,9 @@ fn a_refusal_of_the_old_place_does_not_evict_who_has_subscribed_anew() {
         begin();
         let mut cluster = up(new(3))?;
         let stream = stream_on(&cluster, S1);
-        let old = listen(&mut cluster, S2, "portal/mirror", stream)?;
+        // Whose claim is on no slow way.
+        let mirror = owned(&cluster, "portal", S3, S1)[0];
+        let old = listen(&mut cluster, S2, mirror, stream)?;
         let first =
             cluster.block_on(S3, move |node| async move { publish(&node, stream, 1).await })?;
         ensure!(first.is_ok(), "{first:?}");
@@ -137,7 +139,7 @@ fn a_refusal_of_the_old_place_does_not_evict_who_has_subscribed_anew() {
         let sent = cluster.spawn(S3, move |node| async move { publish(&node, stream, 2).await });
         // The frame has come to the old place, and its answer is on its way.
         cluster.run_for(Duration::from_millis(450))?;
-        let new = move_to(&mut cluster, S3, "portal/mirror", &[stream], Duration::ZERO);
+        let new = move_to(&mut cluster, S3, mirror, &[stream], Duration::ZERO);
         cluster.run_for(Duration::from_millis(100))?;
         ensure!(sent.borrow().is_none(), "the answer is not here: {sent:?}");
         cluster.run_for(5 * SECOND)?;

@@ -11,7 +11,8 @@ use siloring_pubsub::{Leg, StreamPolicy, stream_address};
 use siloring_testkit::sim::{Cluster, Fault, Node, Slot};
 
 use super::scenario::{
-    Echo, EchoRef as _, New, Note, Outcome, S1, S2, S3, S4, SECOND, check, ensure, process, up,
+    Echo, EchoRef as _, New, Note, Outcome, S1, S2, S3, S4, SECOND, check, echo_owned_by, ensure,
+    process, up,
 };
 use super::stream_gate::{hub_on, reach, send};
 use super::streaming::{
@@ -393,11 +394,13 @@ fn a_late_frame_of_an_owner_that_has_left_is_not_heard() {
         let done = Rc::clone(&ended);
         drop(cluster.spawn(S2, move |node| publish_each(node, (ROOM, stream), 2..=10, SOON, done)));
         // A turn that keeps the silo until the frame has come.
-        cluster.block_on(S3, |node| async move {
-            node.handle().grain::<Echo>("stays").echo().await
+        // Whose entry is on no slow way.
+        let stays = echo_owned_by(&cluster, S2, S1);
+        cluster.block_on(S3, move |node| async move {
+            node.handle().grain::<Echo>(stays).echo().await
         })??;
-        drop(cluster.spawn(S3, |node| async move {
-            node.handle().grain::<Echo>("stays").echo_after(7_000).await
+        drop(cluster.spawn(S3, move |node| async move {
+            node.handle().grain::<Echo>(stays).echo_after(7_000).await
         }));
         // The second event comes there alone; when that is known, the others go together.
         cluster.run_for(2 * way + Duration::from_millis(350))?;

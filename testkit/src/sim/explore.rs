@@ -1,13 +1,12 @@
 //! Whole runs under the built-in load: from a seed or a plan, twice, many, replayed, shrunk.
 //!
-//! A run that breaks an invariant, or panics, is a [`Failure`] that says how to repeat it: by
-//! `cargo xtask sim`, or in the tests: `SILORING_SEED=7` runs the plan of a seed,
-//! `SILORING_PLAN=file` the plan in a file, and `SILORING_TRACE=1` tells every step.
+//! A run that breaks an invariant, or panics, is a [`Failure`] that says how to repeat it by
+//! `cargo xtask sim`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::cluster::{Cluster, Failure, Report};
-use super::plan::{Options, Plan, PlanError};
+use super::plan::{Options, Plan};
 use super::shrink::shrink;
 use super::trace::TraceSink;
 use super::workload::Workload;
@@ -90,7 +89,7 @@ pub fn run_watched(plan: &Plan, sink: Option<TraceSink>) -> Result<Report, Box<F
 pub fn run_twice(plan: &Plan) -> Result<Report, Box<Failure>> {
     let first = run(plan)?;
     let second = run(plan)?;
-    assert_eq!(first, second, "one plan has one trace; SILORING_SEED={}", plan.options.seed);
+    assert_eq!(first, second, "one plan has one trace; seed {}", plan.options.seed);
     Ok(first)
 }
 
@@ -101,62 +100,6 @@ pub fn shrink_failure(failure: &Failure) -> Plan {
         Ok(_) => false,
         Err(found) => found.violations.first().map(|violation| violation.invariant) == broken,
     })
-}
-
-/// What the environment asks to be run instead of the usual seeds.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Asked {
-    /// Nothing.
-    Nothing,
-    /// `SILORING_SEED` or `SILORING_PLAN`: this plan.
-    Plan(Box<Plan>),
-}
-
-/// Why the environment's wish cannot be granted.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AskError {
-    /// `SILORING_SEED` is no number.
-    #[error("SILORING_SEED is no whole number: {0:?}")]
-    Seed(String),
-    /// The file that `SILORING_PLAN` names cannot be read.
-    #[error("SILORING_PLAN names {path}, which cannot be read")]
-    File {
-        /// The file.
-        path: String,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The file that `SILORING_PLAN` names is no plan.
-    #[error("SILORING_PLAN names {path}, which is no plan")]
-    Plan {
-        /// The file.
-        path: String,
-        /// Why.
-        source: PlanError,
-    },
-}
-
-/// Reads `SILORING_SEED` and `SILORING_PLAN`; the latter wins.
-///
-/// # Errors
-/// If what is set cannot be understood.
-pub fn asked() -> Result<Asked, AskError> {
-    if let Ok(path) = std::env::var("SILORING_PLAN") {
-        let text = match std::fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(source) => return Err(AskError::File { path, source }),
-        };
-        return match Plan::parse(&text) {
-            Ok(plan) => Ok(Asked::Plan(Box::new(plan))),
-            Err(source) => Err(AskError::Plan { path, source }),
-        };
-    }
-    let Ok(seed) = std::env::var("SILORING_SEED") else { return Ok(Asked::Nothing) };
-    match seed.parse() {
-        Ok(seed) => Ok(Asked::Plan(Box::new(Plan::from_seed(Options::drawn(seed))))),
-        Err(_) => Err(AskError::Seed(seed)),
-    }
 }
 
 /// Whether `SILORING_TRACE` asks for every step.

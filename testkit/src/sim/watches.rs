@@ -44,6 +44,8 @@ pub(super) struct Watches {
     excused_until: Moment,
     /// Until when some fault may explain the death of a slot's silo.
     slots_until: BTreeMap<Slot, Moment>,
+    /// Until when the way between two slots is slow, the lower one first.
+    slow_until: BTreeMap<[Slot; 2], Moment>,
 }
 
 /// The slot whose silo is gone by this fault, for as long as a detection takes.
@@ -88,6 +90,8 @@ enum Excused {
     Nobody,
     /// Whoever holds one of these slots.
     Slots([Slot; 2]),
+    /// The same, if the way between them is slow: a new connection takes its time three times.
+    SlotsOnASlowWay([Slot; 2]),
     Anybody,
 }
 
@@ -101,14 +105,15 @@ const fn excused(fault: Fault) -> Excused {
         | Fault::Roll
         | Fault::Version(_)
         | Fault::Delay(..)
-        | Fault::Reset(..)
-        | Fault::Tear(..)
         | Fault::NoFiles(..)
         | Fault::HintsLost(_)
         | Fault::HintsDoubled(_)
         | Fault::HintsLate(..)
         | Fault::HintsForged(_)
         | Fault::StoreReset(_) => Excused::Nobody,
+        Fault::Reset(one, other) | Fault::Tear(one, other, ..) => {
+            Excused::SlotsOnASlowWay([one, other])
+        }
         // A silo that was stopped, or is slow, holds its own trouble against nobody else.
         Fault::Pause(slot, _) | Fault::Slow(slot, _, _) | Fault::Late(slot, _, _) => {
             Excused::Slots([slot, slot])
@@ -141,15 +146,26 @@ impl Watches {
         let span = fault.span().unwrap_or_default();
         self.disturbed_until = self.disturbed_until.max(now + span + SETTLED);
         let until = now + span + AFTERMATH;
+        if let Fault::Delay(one, other, ..) = fault {
+            let known = self.slow_until.entry(way(one, other)).or_default();
+            *known = (*known).max(now + span);
+        }
         match excused(fault) {
             Excused::Nobody => {}
-            Excused::Slots(slots) => {
-                for slot in slots {
-                    let known = self.slots_until.entry(slot).or_default();
-                    *known = (*known).max(until);
+            Excused::Slots(slots) => self.excuse(slots, until),
+            Excused::SlotsOnASlowWay([one, other]) => {
+                if self.slow_until.get(&way(one, other)).is_some_and(|&until| now < until) {
+                    self.excuse([one, other], until);
                 }
             }
             Excused::Anybody => self.excused_until = self.excused_until.max(until),
+        }
+    }
+
+    fn excuse(&mut self, slots: [Slot; 2], until: Moment) {
+        for slot in slots {
+            let known = self.slots_until.entry(slot).or_default();
+            *known = (*known).max(until);
         }
     }
 
@@ -178,9 +194,26 @@ impl Watches {
     }
 }
 
+fn way(one: Slot, other: Slot) -> [Slot; 2] {
+    [one.min(other), one.max(other)]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reset_excuses_a_death_on_a_slow_way_only() {
+        let mut watches = Watches::default();
+        watches.fault(Moment::ZERO, Fault::Reset(Slot(1), Slot(2)));
+        assert!(!watches.is_excused(Slot(1), Moment::ZERO));
+        let delay = Fault::Delay(Slot(2), Slot(1), Duration::from_millis(400), SETTLED);
+        watches.fault(Moment::ZERO, delay);
+        assert!(!watches.is_excused(Slot(1), Moment::ZERO));
+        watches.fault(Moment::ZERO, Fault::Reset(Slot(1), Slot(2)));
+        assert!(watches.is_excused(Slot(1), Moment::ZERO));
+        assert!(!watches.is_excused(Slot(3), Moment::ZERO));
+    }
 
     #[test]
     fn another_fault_spoils_what_is_watched_for() {
