@@ -2,10 +2,11 @@
 //!
 //! What was taken in before is known by its number, whether it is closed or not; what came too
 //! early waits for the numbers before it, though not for those that its publisher has given up, nor
-//! for longer than `LANE_HOLD_MAX`. What its publisher has done with is said by each event as it
-//! was when it was first sent: whoever waits longer than a moment is let go, and asked for anew.
+//! for longer than `LANE_HOLD_MAX`: a number that comes later than that is refused, so that no order
+//! is ever broken. What its publisher has done with is said by each event as it was when it was
+//! first sent: whoever waits longer than a moment is let go, asked for anew, and waited for.
 
-use siloring_core::limits::{LANE_HELD_MAX, LANES_MAX};
+use siloring_core::limits::{LANE_HELD_MAX, LANE_HOLD_MAX, LANES_MAX};
 use siloring_core::outcome::{DeliveryFailure, IndeterminateKind, RejectedKind};
 use siloring_core::time::Moment;
 
@@ -26,10 +27,32 @@ pub(super) struct Lane {
     pub(super) open: Few<u64, u64>,
     /// Closed, while its publisher may still ask.
     pub(super) closed: Few<u64, Summary>,
-    /// Waits for `expected`.
-    pub(super) held: Few<u64, Box<NewEvent>>,
+    /// Waits for `expected`; without its event if that was let go, and will come again.
+    pub(super) held: Few<u64, Option<Box<NewEvent>>>,
     pub(super) held_since: Option<Moment>,
     pub(super) used: Moment,
+}
+
+impl Lane {
+    /// Events that wait here.
+    pub(super) fn held_count(&self) -> usize {
+        self.held.values().filter(|event| event.is_some()).count()
+    }
+
+    /// Waits no longer for whom it has waited for, but for the first of those that have come.
+    fn give_up_waiting(&mut self) {
+        if self.held_count() == 0 {
+            self.held = Few::default();
+        }
+        while let Some((&number, event)) = self.held.first() {
+            if number > self.expected || event.is_some() {
+                self.expected = self.expected.max(number);
+                return;
+            }
+            // It was let go, and has not come again in all this time.
+            self.held.pop_first();
+        }
+    }
 }
 
 impl Queue {
@@ -55,9 +78,16 @@ impl Queue {
         if let Some(known) = self.join(event.origin, event.waiting) {
             return known;
         }
-        if number > expected && !is_planted!(self, LanesUnordered) {
-            return self.hold(now, event);
+        if !is_planted!(self, LanesUnordered) {
+            if number > expected {
+                return self.hold(now, event);
+            }
+            if number < expected {
+                let detail = "later events of its publisher have waited for it, and went ahead";
+                return Published::Refused(DeliveryFailure::rejected(RejectedKind::Moving, detail));
+            }
         }
+        self.lanes.get_or_default(id).held.remove(&number);
         let taken = self.take_in(event);
         self.take_held(id);
         taken
@@ -72,9 +102,12 @@ impl Queue {
             lane.closed.pop_first();
         }
         while lane.held.first().is_some_and(|(number, _)| *number < base) {
-            let waiting = lane.held.pop_first().map(|(_, event)| event.waiting);
-            let refuse = |waiting| QueueOutput::Refused { waiting, failure: done_with() };
-            self.outputs.extend(waiting.map(refuse));
+            let event = lane.held.pop_first().and_then(|(_, event)| event);
+            let refuse = |event: Box<NewEvent>| QueueOutput::Refused {
+                waiting: event.waiting,
+                failure: done_with(),
+            };
+            self.outputs.extend(event.map(refuse));
         }
     }
 
@@ -96,7 +129,7 @@ impl Queue {
             return refused("too many events wait for an earlier one of their publisher");
         }
         lane.held_since.get_or_insert(now);
-        if let Some(earlier) = lane.held.insert(event.origin.number, Box::new(event)) {
+        if let Some(Some(earlier)) = lane.held.insert(event.origin.number, Some(Box::new(event))) {
             // Its publisher has sent it again: only the later call waits.
             let failure = DeliveryFailure::rejected(RejectedKind::Moving, "it was sent again");
             let waiting = earlier.waiting;
@@ -105,24 +138,39 @@ impl Queue {
         Published::Held
     }
 
-    /// Forgets an event that waits for its turn; whether there was one. Since when the lane holds
-    /// events is kept: its publisher sends this one again.
+    /// Forgets an event that waits for its turn; whether there was one. Its publisher sends it
+    /// again: its number is waited for, and since when the lane holds events is kept.
     pub(crate) fn let_go(&mut self, origin: Origin) -> bool {
         let lane = self.lanes.get_mut(&origin.lane);
-        lane.is_some_and(|lane| lane.held.remove(&origin.number).is_some())
+        let held = lane.and_then(|lane| lane.held.get_mut(&origin.number));
+        held.is_some_and(|event| event.take().is_some())
+    }
+
+    /// Goes on in the lanes that have waited for too long.
+    pub(super) fn expire_held(&mut self, now: Moment) {
+        let is_over = |lane: &Lane| lane.held_since.is_some_and(|at| now >= at + LANE_HOLD_MAX);
+        let over = self.lanes.iter().filter(|(_, lane)| is_over(lane));
+        let ids: Vec<u128> = over.map(|(id, _)| *id).collect();
+        for id in ids {
+            let lane = self.lanes.get_or_default(id);
+            lane.give_up_waiting();
+            lane.held_since = Some(now);
+            self.take_held(id);
+        }
     }
 
     /// Takes in what waited for its turn in the lane.
     pub(super) fn take_held(&mut self, id: u128) {
         while let Some(lane) = self.lanes.get_mut(&id) {
-            let Some((&number, _)) = lane.held.first() else {
+            let Some((&number, event)) = lane.held.first() else {
                 lane.held_since = None;
                 return;
             };
-            if number > lane.expected {
+            if number > lane.expected || event.is_none() {
                 return;
             }
             let (_, event) = lane.held.pop_first().expect("it was just seen");
+            let event = event.expect("it was just seen");
             let waiting = event.waiting;
             if let Published::Refused(failure) = self.take_in(*event) {
                 self.emit(QueueOutput::Refused { waiting, failure });
@@ -136,7 +184,7 @@ impl Queue {
             return true;
         }
         let idle =
-            self.lanes.iter().filter(|(_, lane)| lane.open.is_empty() && lane.held.is_empty());
+            self.lanes.iter().filter(|(_, lane)| lane.open.is_empty() && lane.held_count() == 0);
         let Some(oldest) = idle.min_by_key(|(_, lane)| lane.used).map(|(id, _)| *id) else {
             return false;
         };

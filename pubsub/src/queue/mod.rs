@@ -247,7 +247,7 @@ impl Queue {
 
     /// Events that are not closed, or wait for an earlier one of their lane.
     pub(crate) fn unsettled_count(&self) -> usize {
-        self.open_count + self.lanes.values().map(|lane| lane.held.len()).sum::<usize>()
+        self.open_count + self.lanes.values().map(|lane| lane.held_count()).sum::<usize>()
     }
 
     fn emit(&mut self, output: QueueOutput) {
@@ -377,15 +377,7 @@ impl Queue {
                 self.bury(key, position, attempts, &failure);
             }
         }
-        let ids: Vec<u128> = self.lanes.keys().copied().collect();
-        for id in ids {
-            let Some(lane) = self.lanes.get_mut(&id) else { continue };
-            if lane.held_since.is_some_and(|since| now >= since + LANE_HOLD_MAX) {
-                let first = lane.held.first().map(|(number, _)| *number);
-                lane.expected = first.unwrap_or(lane.expected);
-                self.take_held(id);
-            }
-        }
+        self.expire_held(now);
         self.forget_closed();
     }
 

@@ -283,7 +283,7 @@ impl HandOver {
             return false;
         };
         let lane = self.owners[owner].as_ref().and_then(|queue| queue.lanes.get(&7));
-        lane.is_some_and(|lane| lane.held.contains_key(&number))
+        lane.is_some_and(|lane| lane.held.get(&number).is_some_and(Option::is_some))
     }
 
     fn possible(&self) -> Vec<Step> {

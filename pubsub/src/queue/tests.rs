@@ -112,6 +112,31 @@ fn an_early_number_waits_for_those_before_it_but_not_for_ever() {
     assert_eq!(queue.next_position(), 6, "taken in");
 }
 
+#[test]
+fn an_event_that_was_let_go_keeps_its_place_and_one_that_nobody_waits_for_is_refused() {
+    let mut queue = queue();
+    queue.attach("a", true, None);
+    assert_eq!(queue.publish(NOW, event(3, 2)), Published::Held);
+    assert!(queue.let_go(event(3, 2).origin));
+    assert_eq!(queue.publish(NOW, event(4, 2)), Published::Held);
+    queue.expire(NOW + LANE_HOLD_MAX);
+    assert_eq!(queue.next_position(), 1, "the third is on its way");
+    assert_eq!(queue.publish(NOW + LANE_HOLD_MAX, event(3, 2)), Published::Queued(1));
+    assert_eq!(queue.next_position(), 3, "and the fourth behind it");
+    let Published::Refused(failure) = queue.publish(NOW + LANE_HOLD_MAX, event(2, 2)) else {
+        panic!("taken in behind the fourth");
+    };
+    assert_eq!(failure.rejected_kind(), Some(RejectedKind::Moving));
+    // One that was let go and does not come is not waited for twice.
+    assert_eq!(queue.publish(NOW, event(6, 5)), Published::Held);
+    assert!(queue.let_go(event(6, 5).origin));
+    assert_eq!(queue.publish(NOW, event(7, 5)), Published::Held);
+    queue.expire(NOW + LANE_HOLD_MAX);
+    assert_eq!(queue.next_position(), 3);
+    queue.expire(NOW + LANE_HOLD_MAX * 2);
+    assert_eq!(queue.next_position(), 4, "the seventh");
+}
+
 /// An event was held for numbers that its publisher has done with since: a later one says so.
 #[test]
 fn what_was_held_is_taken_in_when_its_publisher_has_done_with_what_it_waits_for() {
