@@ -23,12 +23,20 @@ pub enum Rare {
     SmallBatch,
     /// The owner of a stream reads its subscriptions again although nothing asks for it.
     ReadSubscriptions,
+    /// A delivery has been redirected as often as it may be, though it was not.
+    NoRedirect,
 }
 
 impl Rare {
     /// Every point.
-    pub const ALL: [Self; 5] =
-        [Self::SmallPiece, Self::ReadNow, Self::EndSoon, Self::SmallBatch, Self::ReadSubscriptions];
+    pub const ALL: [Self; 6] = [
+        Self::SmallPiece,
+        Self::ReadNow,
+        Self::EndSoon,
+        Self::SmallBatch,
+        Self::ReadSubscriptions,
+        Self::NoRedirect,
+    ];
 
     /// Its name in the figures of a batch.
     pub const fn name(self) -> &'static str {
@@ -38,6 +46,7 @@ impl Rare {
             Self::EndSoon => "end-soon",
             Self::SmallBatch => "small-batch",
             Self::ReadSubscriptions => "read-subscriptions",
+            Self::NoRedirect => "no-redirect",
         }
     }
 }

@@ -15,7 +15,7 @@ use siloring_core::limits::{
     FORWARDS_MAX, RETRY_BACKOFF_FACTOR, RETRY_BACKOFF_MAX, RETRY_BACKOFF_MIN, ROUTER_ATTEMPTS_MAX,
 };
 use siloring_core::outcome::{DeliveryFailure, FailedKind, IndeterminateKind, RejectedKind};
-use siloring_core::ports::rare::{self, Mark};
+use siloring_core::ports::rare::{self, Mark, Rare};
 use siloring_core::schema::Schema;
 use siloring_core::time::Moment;
 use siloring_core::versions;
@@ -143,7 +143,7 @@ impl<L: Links> Shard<L> {
         if is_learnt {
             self.directory.learn(target, place);
         }
-        if open.forwards >= FORWARDS_MAX {
+        if open.forwards >= FORWARDS_MAX || rare::is_asked(Rare::NoRedirect) {
             rare::took(Mark::ForwardLimit);
             return self.refused(id, failure);
         }

@@ -34,6 +34,7 @@ const BEYOND: &[(&str, &str)] = &[
     ("failed RequestUndecodable", "senders and hosts share their types"),
     ("failed ReplyUndecodable", "senders and hosts share their types"),
     ("failed AccessDenied", "the load's silos have no filter"),
+    ("failed IncarnationDead", "the load calls nothing whose address names a silo"),
     ("failed Deactivating", "the router tries again, and finds the next activation"),
     ("failed Unknown", "it is the code of a later version"),
     ("fault version", "the load is one release: scenarios of their own mix two"),

@@ -262,6 +262,28 @@ fn a_path_that_stays_silent_breaks_both_ends_when_the_time_out_has_passed() {
 }
 
 #[test]
+fn what_is_sent_again_after_a_silence_finds_out_that_the_peer_is_gone() {
+    let mut pair = Pair::new(3);
+    pair.run(1);
+    pair.path(1, 0, DROPPED);
+    pair.path(0, 1, DROPPED);
+    pair.run(1);
+    // It writes nothing new, and the reset of the killed one is lost.
+    pair.world.pause(pair.processes[0]);
+    pair.world.kill(pair.processes[1]);
+    pair.run(1);
+    pair.path(1, 0, Path::default());
+    pair.path(0, 1, Path::default());
+    pair.run(1);
+    let resumed = pair.world.now();
+    pair.world.resume(pair.processes[0]);
+    pair.run(1);
+    let [(at, Ending::Reset)] = pair.endings(0)[..] else { panic!("{:?}", pair.endings(0)) };
+    // Sooner than the answer to what it writes now.
+    assert!(at.since(resumed) < Duration::from_micros(100), "{:?}", at.since(resumed));
+}
+
+#[test]
 fn a_reset_ends_both_sides_and_a_refused_dial_says_so() {
     let mut pair = Pair::new(4);
     pair.run(1);

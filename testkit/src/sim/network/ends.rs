@@ -261,8 +261,13 @@ impl Core {
     fn acknowledged(&mut self, end: EndId) {
         let hindered = self.network.path(end).dropped || self.network.path(end.peer()).dropped;
         let pipe = self.network.pipe(end);
-        if !hindered && !pipe.silence.is_multiple_of(2) {
-            pipe.silence += 1;
+        if hindered || pipe.silence.is_multiple_of(2) {
+            return;
+        }
+        pipe.silence += 1;
+        if self.network.end(end.peer()).state == EndState::Closed {
+            // What was sent again finds nobody.
+            self.send_reset(end.peer());
         }
     }
 }
