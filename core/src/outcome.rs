@@ -96,7 +96,16 @@ impl RejectedKind {
     /// Whether the router tries again: at most [`ROUTER_ATTEMPTS_MAX`] times in about ten seconds,
     /// and within the deadline. What a caller hears of such a kind is the last refusal.
     ///
+    /// Not so `Overloaded`, though it is transient: where there is too much to do a second try adds
+    /// to it, so that an overload would keep itself up. It is told at once; its caller knows
+    /// whether to try again, and whom else to spare.
+    ///
     /// [`ROUTER_ATTEMPTS_MAX`]: crate::limits::ROUTER_ATTEMPTS_MAX
+    pub const fn is_tried_again(self) -> bool {
+        self.is_transient() && !matches!(self, Self::Overloaded)
+    }
+
+    /// Whether the same delivery may be taken later.
     pub const fn is_transient(self) -> bool {
         match self {
             Self::Moving
@@ -251,10 +260,18 @@ impl DeliveryFailure {
         }
     }
 
-    /// Whether the router tried again before it told: see [`RejectedKind::is_transient`].
+    /// Whether the same delivery may be taken later: see [`RejectedKind::is_transient`].
     pub const fn is_transient(&self) -> bool {
         match self {
             Self::Rejected { kind, .. } => kind.is_transient(),
+            Self::Failed { .. } | Self::Indeterminate { .. } | Self::Unknown { .. } => false,
+        }
+    }
+
+    /// Whether the router tried again before it told: see [`RejectedKind::is_tried_again`].
+    pub const fn is_tried_again(&self) -> bool {
+        match self {
+            Self::Rejected { kind, .. } => kind.is_tried_again(),
             Self::Failed { .. } | Self::Indeterminate { .. } | Self::Unknown { .. } => false,
         }
     }

@@ -162,7 +162,11 @@ impl<L: Links> Shard<L> {
         {
             return self.finish(id, Err(failure));
         }
-        if !failure.is_transient() {
+        // One that may have run already is worth another try: it is told of a doubt otherwise.
+        let is_tried_again = failure.is_tried_again()
+            || (failure.is_transient()
+                && self.ledger.get(id).is_some_and(OpenDelivery::is_sent_again));
+        if !is_tried_again {
             return self.finish(id, Err(failure));
         }
         self.try_later(id, failure);
