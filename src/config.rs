@@ -27,6 +27,7 @@ pub(crate) struct Settings {
     pub(crate) danger_insecure_network: bool,
     pub(crate) deadline: Option<Duration>,
     pub(crate) idle_after: Option<Duration>,
+    pub(crate) overload_delay: Option<Duration>,
 }
 
 /// Why a configuration file was not taken. Nothing was started.
@@ -76,7 +77,7 @@ mod file {
     use super::{ConfigError, Duration, Idle, LinkMode, Settings, Tls};
 
     /// Every key, in the order of the documentation.
-    const KEYS: [&str; 15] = [
+    const KEYS: [&str; 16] = [
         "cluster",
         "name",
         "bind",
@@ -92,6 +93,7 @@ mod file {
         "danger_insecure_network",
         "deadline_ms",
         "idle_after_ms",
+        "overload_delay_us",
     ];
 
     impl Settings {
@@ -128,6 +130,10 @@ mod file {
                     }
                     "deadline_ms" => self.deadline = Some(found.millis()?),
                     "idle_after_ms" => self.idle_after = Some(found.millis()?),
+                    "overload_delay_us" => {
+                        let micros = found.number("microseconds")?;
+                        self.overload_delay = Some(Duration::from_micros(micros));
+                    }
                     _ => {
                         let known = KEYS.join(", ");
                         return Err(ConfigError::UnknownKey { key: key.clone(), known });
@@ -257,6 +263,7 @@ mod file {
                 danger_insecure_network = true
                 deadline_ms = 1500
                 idle_after_ms = 60000
+                overload_delay_us = 20000
             "#;
             let settings = read(text).unwrap();
             assert_eq!(settings.cluster.as_deref(), Some("demo"));
@@ -268,6 +275,7 @@ mod file {
                 Some("pod-a.key".as_ref())
             );
             assert_eq!(settings.deadline, Some(Duration::from_millis(1500)));
+            assert_eq!(settings.overload_delay, Some(Duration::from_millis(20)));
             assert!(settings.danger_insecure_network && settings.secrets.len() == 1);
             let all = KEYS.iter().filter(|key| **key != "spin_us").all(|key| text.contains(key));
             assert!(all, "the test names every key");

@@ -172,6 +172,18 @@ impl SiloBuilder {
         self
     }
 
+    /// What comes to a shard may wait this long for it. Once it has waited for longer for a tenth
+    /// of a second without a break, the shard is overloaded: what has is refused, as `Overloaded`
+    /// and at once, until that is the exception again. It counts for new requests, not for replies,
+    /// and not for what the shard's own turns ask for. Slow turns stretch it, to sixteen of them.
+    ///
+    /// A longer one takes longer bursts, a shorter one keeps those that are taken faster. Default:
+    /// 5 ms.
+    pub fn overload_delay(mut self, delay: Duration) -> Self {
+        self.settings.overload_delay = Some(delay);
+        self
+    }
+
     /// Reads settings from a TOML file when the silo starts. Later files win over earlier ones, and
     /// files over what the builder was told.
     #[cfg(feature = "config-file")]
@@ -426,6 +438,7 @@ impl Starting {
         config.hub_kinds.clone_from(&self.plan.hub_kinds);
         config.deadline_default = self.plan.deadline;
         config.idle_after = self.plan.idle_after;
+        config.overload_delay = self.plan.overload_delay;
         config.filter.clone_from(&self.builder.filter);
         config.running = self.shared.running_of(index);
         config.shared.push(Arc::clone(&self.streams) as Arc<dyn Any + Send + Sync>);

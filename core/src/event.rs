@@ -163,6 +163,10 @@ events! {
     Error FuturePanicked { /** What it said. */ message: String, }
     /// A future was not run: too many do, of this grain or of the shard.
     Error SpawnRefused { /** Whose; none for one of the program. */ by: Option<Address>, }
+    /// What comes to a shard waits too long for it: new requests that do are refused from now on.
+    Warn OverloadStarted { /** How long the one has waited that showed it. */ waited_us: u64, }
+    /// A shard takes what comes in time again.
+    Info OverloadEnded { /** Requests that it refused, ever. */ refused_count: u64, }
     /// A grain was activated.
     Debug GrainActivated { /** Which. */ address: Address, }
     /// A grain was deactivated.

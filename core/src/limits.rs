@@ -182,6 +182,22 @@ pub const LOG_WINDOW_KEYS_MAX: usize = 1024;
 
 /// Steps that a shard takes before it looks at its links again, and held requests that it accepts.
 pub const TURNS_PER_LOOP_MAX: usize = 256;
+/// A shard looks at its links, and writes what it has for them, after this long: nobody waits for
+/// the rest of a burst, and the writes are still few.
+pub const LOOP_TIME_MAX: Duration = Duration::from_millis(1);
+/// A shard reads the time after work that usually takes this long: late by no more than a fraction
+/// of what it judges by it.
+pub const LOOK_AFTER_WORK: Duration = Duration::from_micros(60);
+/// Requests or mail taken before the time is read again: a thousandth of a microsecond for each.
+pub const TURNS_PER_LOOK_MAX: usize = 32;
+/// What comes to a shard may wait this long for it, unless it is told otherwise: the published
+/// value, and more than at a load that the shard can serve.
+pub const OVERLOAD_DELAY: Duration = Duration::from_millis(5);
+/// Slow turns stretch that up to this: beyond it nobody calls a shard responsive.
+pub const OVERLOAD_DELAY_MAX: Duration = Duration::from_secs(1);
+/// What comes has waited too long for this long before any of it is refused: the published value,
+/// and longer than most bursts take to be worked off.
+pub const OVERLOAD_INTERVAL: Duration = Duration::from_millis(100);
 /// Turns that one activation begins before others are served: a step of a shard.
 pub const TURNS_PER_STEP_MAX: usize = 32;
 /// Turns that begin inside the turn that called them: bounds the stack.
@@ -493,6 +509,18 @@ const _: () = {
     assert!(
         HEARD_PERIOD.as_millis() < PROBE_PERIOD.as_millis(),
         "a silo whose links speak is heard within each probe's period"
+    );
+    assert!(
+        LOOK_AFTER_WORK.as_nanos() < LOOP_TIME_MAX.as_nanos(),
+        "a loop that takes too long is noticed while it does"
+    );
+    assert!(
+        2 * LOOP_TIME_MAX.as_nanos() <= OVERLOAD_DELAY.as_nanos(),
+        "what came during one loop is not late in the next"
+    );
+    assert!(
+        OVERLOAD_DELAY.as_nanos() < OVERLOAD_INTERVAL.as_nanos(),
+        "a wait that is too long can be seen to last"
     );
     assert!(
         STALL_REPORT_AFTER.as_millis() < STALL_ABORT_AFTER.as_millis(),

@@ -4,6 +4,7 @@
 //! input as arguments and return what they want done. Drivers and the simulator feed the same code.
 //! Deliberately absent: sockets, clocks, threads, SQL.
 
+mod admission;
 pub mod call;
 pub mod control;
 pub mod ctx;

@@ -1,5 +1,7 @@
 //! The shard node as the pump sees it.
 
+use core::time::Duration;
+
 use siloring_core::Moment;
 use siloring_core::ports::store::StoreResult;
 use siloring_core::sync::mailbox::Sender;
@@ -7,7 +9,7 @@ use siloring_runtime::exec::local::Unpark;
 use siloring_runtime::mail::{ConnId, ControlMail, ShardMail};
 use siloring_transport::{Established, Session};
 
-use crate::pump::{NodeOutput, ShardNode};
+use crate::pump::{NodeOutput, ShardNode, Unread};
 
 use super::shard::{Effect, Node, Post};
 
@@ -33,6 +35,26 @@ impl Node for ShardNode {
 
     fn received(&mut self, now: Moment, conn: ConnId, count: usize) {
         Self::received(self, now, conn, count);
+    }
+
+    fn take_frames(&mut self, now: Moment, conn: ConnId) -> Unread {
+        Self::take_frames(self, now, conn)
+    }
+
+    fn set_came_after(&mut self, came_after: Moment) {
+        Self::set_came_after(self, came_after);
+    }
+
+    fn turns_per_look(&self) -> usize {
+        Self::turns_per_look(self)
+    }
+
+    fn worked(&mut self, span: Duration) {
+        Self::worked(self, span);
+    }
+
+    fn refused_count(&self) -> u64 {
+        Self::refused_count(self)
     }
 
     fn closed(&mut self, now: Moment, conn: ConnId, reason: &str) {

@@ -4,7 +4,10 @@
 //! node wants out of it; it decides nothing. One turn: mail, links with input, deadlines, the
 //! node's turns, effects, one write for each link that has something to send. Invariants: no call
 //! here ever blocks; a link is written at most once a turn; what cannot be passed on now is kept
-//! and passed on first thing in the next turn; while any is kept, links are not read.
+//! and passed on first thing in the next turn; while any is kept, links are not read. Mail and
+//! frames take [`LOOP_TIME_MAX`] of a turn each at most, or one of them; of links that have more,
+//! each gets its part in turn. With what it hands over the pump says since when it may have waited:
+//! since the last look at which there was nothing.
 //!
 //! Idle links cost nothing: all of them are in one kernel set, which the ring polls while the shard
 //! sleeps and which a spinning pump asks once in [`SPINS_PER_LOOK`] turns. Only the few links that
@@ -14,6 +17,7 @@
 //! ([`super::reactor`]), and every decision about frames.
 
 use core::time::Duration;
+use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -24,14 +28,13 @@ use rustix::time::{
 };
 use siloring_core::event::Event;
 use siloring_core::limits::{
-    HOT_LINKS_MAX, LINK_LINGER_MAX, LINK_READ_PAUSE_BYTES, MAIL_PER_LOOP_MAX, MAILBOX_MAX,
-    STORE_OPEN_MAX,
+    HOT_LINKS_MAX, LINK_LINGER_MAX, LOOP_TIME_MAX, MAIL_PER_LOOP_MAX, MAILBOX_MAX, STORE_OPEN_MAX,
 };
 use siloring_core::ports::store::{StoreError, StoreRequest, StoreResult};
 use siloring_core::sync::mailbox::{Parking, Receiver, Sender, Wake, mailbox};
 use siloring_core::{Moment, ShardIndex};
 use siloring_runtime::mail::ConnId;
-use siloring_transport::net::{Received, Socket};
+use siloring_transport::net::Socket;
 
 use super::clock;
 use super::idle::{Idle, IdleState, Next};
@@ -42,6 +45,11 @@ use super::shared::Shared;
 use super::signal::Signal;
 use super::slots::Slots;
 use super::threads;
+use crate::pump::Unread;
+
+mod links;
+
+use links::Conn;
 
 /// What the pump drives. All of it is sans-IO: time is an argument, effects come out.
 pub(crate) trait Node {
@@ -58,6 +66,16 @@ pub(crate) trait Node {
     fn receive_space(&mut self, now: Moment, conn: ConnId) -> Option<&mut [u8]>;
     /// So many bytes were put there.
     fn received(&mut self, now: Moment, conn: ConnId, count: usize);
+    /// Takes some of the frames that were received; all of them are taken before more is.
+    fn take_frames(&mut self, now: Moment, conn: ConnId) -> Unread;
+    /// The mail or frames that are handed over next have come after this.
+    fn set_came_after(&mut self, came_after: Moment);
+    /// How much mail to hand over before the time is read again.
+    fn turns_per_look(&self) -> usize;
+    /// A turn of the pump that had something to do took so long.
+    fn worked(&mut self, span: Duration);
+    /// Requests that were refused for overload.
+    fn refused_count(&self) -> u64;
     /// A link is gone.
     fn closed(&mut self, now: Moment, conn: ConnId, reason: &str);
     /// What a link has to send next: all of it, or a batch.
@@ -213,18 +231,8 @@ const MAIL_TOKEN: u64 = u64::MAX;
 const TIMER_TOKEN: u64 = u64::MAX - 1;
 /// Looks at the kernel's set are this many pauses apart: 1 to 3 µs, at a tenth of their cost.
 const SPINS_PER_LOOK: u32 = 16;
-/// A link without input for this long is no longer read on suspicion.
-const HOT_TIME: Duration = Duration::from_millis(1);
 /// Under load, looks are at most this far apart, so that no link waits for a busy one.
 const LOOK_PERIOD: Duration = Duration::from_micros(50);
-
-struct Conn {
-    socket: Socket,
-    /// When input came last.
-    input_at: Moment,
-    watch: Interest,
-    may_pause: bool,
-}
 
 /// A shard's loop and all it owns.
 struct Pump<N: Node> {
@@ -245,8 +253,16 @@ struct Pump<N: Node> {
     hot: Vec<ConnId>,
     /// Found readable by the last look.
     ready: Vec<ConnId>,
+    /// Links of which something that was read is not taken yet.
+    unread: VecDeque<ConnId>,
     dirty: Vec<ConnId>,
+    /// The time as it was last read.
+    now: Moment,
     looked_at: Moment,
+    /// When the pump last woke: what woke it came no earlier.
+    woken_at: Moment,
+    /// When there was no mail last.
+    mail_taken_at: Moment,
     /// When deadlines were last looked at.
     ticked_at: Moment,
     stop_at: Option<Moment>,
@@ -277,8 +293,12 @@ impl<N: Node> Pump<N> {
             conns: Slots::new(),
             hot: Vec::with_capacity(HOT_LINKS_MAX),
             ready: Vec::new(),
+            unread: VecDeque::new(),
             dirty: Vec::new(),
+            now,
             looked_at: Moment::ZERO,
+            woken_at: now,
+            mail_taken_at: now,
             ticked_at: Moment::ZERO,
             stop_at: None,
         })
@@ -289,14 +309,19 @@ impl<N: Node> Pump<N> {
         let watched = self.readiness.descriptor().map_err(ReactorError::Forbidden)?;
         let mut parker = Parker::new(watched, siloring_core::limits::LEDGER_TICK)?;
         let mut spins = 0;
+        let mut worked_since = None;
         loop {
             // Read before anything is taken in: a shard that was stopped sees first that it was.
-            let now = clock::now();
-            if self.is_done(now) {
+            let began = self.read_clock();
+            if let Some(since) = worked_since {
+                self.node.worked(began.since(since));
+            }
+            if self.is_done(began) {
                 break;
             }
             let look = spins >= SPINS_PER_LOOK;
-            let input = self.take_input(now, look);
+            let input = self.take_input(look);
+            let now = self.now;
             let more = self.work(now, input);
             if look || input || more {
                 spins = 0;
@@ -304,6 +329,7 @@ impl<N: Node> Pump<N> {
             if input {
                 self.idle.input(now);
             }
+            worked_since = (input || more).then_some(began);
             match self.idle.next(now, input || more) {
                 Next::Turn if input || more => {}
                 Next::Turn => spins += self.spin(),
@@ -335,17 +361,25 @@ impl<N: Node> Pump<N> {
         most
     }
 
+    fn read_clock(&mut self) -> Moment {
+        self.now = clock::now();
+        self.now
+    }
+
     /// Takes what has come: mail, store answers, bytes. Whether there was any.
-    fn take_input(&mut self, now: Moment, look: bool) -> bool {
-        self.shared.turn_begun(self.index, self.node.frames_count());
+    fn take_input(&mut self, look: bool) -> bool {
+        let (frames, refused) = (self.node.frames_count(), self.node.refused_count());
+        self.shared.turn_begun(self.index, frames, refused);
         self.node.set_lease(self.shared.serve_until());
         let kept = self.retry();
-        let mut input = self.take_mail(now);
+        let mut input = self.take_mail();
+        let now = self.now;
         if look || now.since(self.looked_at) >= LOOK_PERIOD {
             self.look(now);
         }
         if kept == 0 && !self.is_fenced(now) {
             input |= self.read_links(now);
+            self.take_frames();
         }
         input
     }
@@ -383,22 +417,33 @@ impl<N: Node> Pump<N> {
         self.control.len() + self.shards.iter().map(Outbox::len).sum::<usize>()
     }
 
-    fn take_mail(&mut self, now: Moment) -> bool {
+    fn take_mail(&mut self) -> bool {
         let mut any = false;
+        let began = self.now;
         while let Some((ticket, result)) = self.letterbox.stored.receive() {
             self.store_open -= 1;
-            self.node.stored(now, ticket, result);
+            self.node.stored(began, ticket, result);
             any = true;
         }
+        self.node.set_came_after(self.mail_taken_at.max(self.woken_at));
+        let mut unlooked = 0;
         for _ in 0..MAIL_PER_LOOP_MAX {
             let Some(post) = self.letterbox.mail.receive() else {
+                self.mail_taken_at = self.now;
                 break;
             };
             any = true;
             match post {
-                Post::Mail(mail) => self.node.mail(now, mail),
-                Post::Link(new) => self.attach(now, *new),
-                Post::Stop => self.stop_at = Some(now),
+                Post::Mail(mail) => self.node.mail(self.now, mail),
+                Post::Link(new) => self.attach(self.now, *new),
+                Post::Stop => self.stop_at = Some(self.now),
+            }
+            unlooked += 1;
+            if unlooked >= self.node.turns_per_look() {
+                unlooked = 0;
+                if self.read_clock().since(began) >= LOOP_TIME_MAX {
+                    break;
+                }
             }
         }
         any
@@ -407,112 +452,13 @@ impl<N: Node> Pump<N> {
     fn attach(&mut self, now: Moment, new: NewLink<N::Link>) {
         let NewLink { socket, link, may_pause } = new;
         let watch = Interest::Read;
-        let conn = self.conns.insert(|_| Conn { socket, input_at: now, watch, may_pause });
+        let conn = self.conns.insert(|_| Conn::new(socket, now, watch, may_pause));
         self.node.attach(now, conn, link);
         let found = self.conns.get_mut(conn).expect("just inserted");
         if let Err(error) = self.readiness.add(&found.socket, conn.0, watch) {
             self.lose(now, conn, &error.to_string());
         }
         self.shared.set_links(self.index, self.conns.len());
-    }
-
-    /// Asks the kernel which links have input, or take output again.
-    fn look(&mut self, now: Moment) {
-        self.looked_at = now;
-        self.ready.clear();
-        self.readiness.look(Duration::ZERO).expect("an epoll set can be asked");
-        for ready in self.readiness.found() {
-            match ready.token {
-                MAIL_TOKEN | TIMER_TOKEN => {}
-                token => {
-                    if ready.readable {
-                        self.ready.push(ConnId(token));
-                    }
-                    if ready.writable {
-                        self.dirty.push(ConnId(token));
-                    }
-                }
-            }
-        }
-    }
-
-    /// Reads the links that had input last, and those that the last look found. Whether any had
-    /// input.
-    fn read_links(&mut self, now: Moment) -> bool {
-        let mut any = false;
-        let mut at = 0;
-        while let Some(&conn) = self.hot.get(at) {
-            let heat = self.read(now, conn);
-            any |= heat == Heat::Input;
-            if heat != Heat::Cold {
-                at += 1;
-            } else if self.hot.get(at) == Some(&conn) {
-                // A link that is gone has left the list already.
-                self.hot.swap_remove(at);
-            }
-        }
-        while let Some(conn) = self.ready.pop() {
-            if !self.hot.contains(&conn) && self.read(now, conn) == Heat::Input {
-                any = true;
-                if self.hot.len() < HOT_LINKS_MAX {
-                    self.hot.push(conn);
-                }
-            }
-        }
-        any
-    }
-
-    /// Reads one link once.
-    fn read(&mut self, now: Moment, conn: ConnId) -> Heat {
-        let Some(found) = self.conns.get_mut(conn) else {
-            return Heat::Cold;
-        };
-        if found.watch == Interest::Write {
-            return Heat::Cold;
-        }
-        let Some(space) = self.node.receive_space(now, conn) else {
-            return Heat::Cold;
-        };
-        match found.socket.receive(space) {
-            Ok(Received::Bytes(count)) => {
-                found.input_at = now;
-                self.node.received(now, conn, count);
-                return Heat::Input;
-            }
-            Ok(Received::Nothing) if now.since(found.input_at) < HOT_TIME => return Heat::Warm,
-            Ok(Received::Nothing) => {}
-            Ok(Received::Closed) => self.lose(now, conn, "the peer closed it"),
-            Err(error) => self.lose(now, conn, &error.to_string()),
-        }
-        Heat::Cold
-    }
-
-    /// Writes what a link has to send, once; watches for room if the kernel did not take all.
-    fn write(&mut self, now: Moment, conn: ConnId) {
-        let Some(found) = self.conns.get_mut(conn) else {
-            return;
-        };
-        let unsent = self.node.unsent(conn);
-        if !unsent.is_empty() {
-            match found.socket.send(unsent) {
-                Ok(count) => self.node.sent(conn, count),
-                Err(error) => return self.lose(now, conn, &error.to_string()),
-            }
-        }
-        let left = self.node.backlog_bytes(conn);
-        let watch = if left == 0 {
-            Interest::Read
-        } else if found.may_pause && left > LINK_READ_PAUSE_BYTES {
-            Interest::Write
-        } else {
-            Interest::Both
-        };
-        if watch != found.watch {
-            found.watch = watch;
-            if let Err(error) = self.readiness.change(&found.socket, conn.0, watch) {
-                self.lose(now, conn, &error.to_string());
-            }
-        }
     }
 
     /// A link is gone: tells the node.
@@ -577,7 +523,8 @@ impl<N: Node> Pump<N> {
         }
         self.letterbox.mail.unpark();
         self.letterbox.stored.unpark();
-        self.idle.passed(clock::now());
+        self.woken_at = self.read_clock();
+        self.idle.passed(self.woken_at);
         self.ticked_at = Moment::ZERO;
     }
 
@@ -615,17 +562,6 @@ impl<N: Node> Pump<N> {
         let kept = self.control.len() > 0 || self.shards.iter().any(|shard| shard.len() > 0);
         !(unsent || kept) || now.since(stop_at) >= LINK_LINGER_MAX
     }
-}
-
-/// How a link was when it was read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Heat {
-    /// It had input.
-    Input,
-    /// It had none, but had some lately.
-    Warm,
-    /// It had none for a while, or is gone.
-    Cold,
 }
 
 #[cfg(test)]

@@ -37,6 +37,7 @@ struct ShardNumbers {
     parks: AtomicU64,
     links: AtomicU64,
     frames: AtomicU64,
+    refused: AtomicU64,
     store_requests: AtomicU64,
     /// What the shard runs, for the report when it is stuck.
     running: Arc<Running>,
@@ -64,11 +65,13 @@ impl Shared {
         self.serve_until.store(until.as_nanos(), Ordering::Release);
     }
 
-    /// A shard's pump begins a turn; its links have taken so many frames so far. Called by that
-    /// shard alone: a plain store is enough.
-    pub(crate) fn turn_begun(&self, shard: ShardIndex, frames_count: u64) {
-        bump(&self.numbers(shard).turns);
-        self.numbers(shard).frames.store(frames_count, Ordering::Relaxed);
+    /// A shard's pump begins a turn; its links have taken so many frames so far, and so many
+    /// requests were refused for overload. Called by that shard alone: a plain store is enough.
+    pub(crate) fn turn_begun(&self, shard: ShardIndex, frames_count: u64, refused_count: u64) {
+        let numbers = self.numbers(shard);
+        bump(&numbers.turns);
+        numbers.frames.store(frames_count, Ordering::Relaxed);
+        numbers.refused.store(refused_count, Ordering::Relaxed);
     }
 
     /// A shard asks the store.
@@ -130,11 +133,12 @@ impl Shared {
             let count = count.load(Ordering::Relaxed);
             line(&mut text, "siloring_events_total", "event", name, count);
         }
-        let families: [Family; 5] = [
+        let families: [Family; 6] = [
             ("siloring_shard_turns_total", "counter", |numbers| &numbers.turns),
             ("siloring_shard_parks_total", "counter", |numbers| &numbers.parks),
             ("siloring_shard_links", "gauge", |numbers| &numbers.links),
             ("siloring_shard_frames_total", "counter", |numbers| &numbers.frames),
+            ("siloring_shard_overload_refused_total", "counter", |numbers| &numbers.refused),
             ("siloring_shard_store_requests_total", "counter", |n| &n.store_requests),
         ];
         for (name, kind, number) in families {
@@ -172,7 +176,7 @@ mod tests {
         let shared = Shared::new(2, None);
         shared.record(&Event::StoreAvailable {});
         shared.record(&Event::StoreAvailable {});
-        shared.turn_begun(ShardIndex(1), 7);
+        shared.turn_begun(ShardIndex(1), 7, 3);
         assert_eq!(shared.count("StoreAvailable"), Some(2));
         assert_eq!(shared.count("NoSuchEvent"), None);
         assert_eq!(shared.progress(), [0, 1]);
@@ -180,5 +184,6 @@ mod tests {
         assert!(text.contains("siloring_events_total{event=\"StoreAvailable\"} 2\n"));
         assert!(text.contains("siloring_shard_turns_total{shard=\"1\"} 1\n"));
         assert!(text.contains("siloring_shard_frames_total{shard=\"1\"} 7\n"));
+        assert!(text.contains("siloring_shard_overload_refused_total{shard=\"1\"} 3\n"));
     }
 }

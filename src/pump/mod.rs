@@ -8,4 +8,4 @@ mod control;
 mod shard;
 
 pub use control::{ControlNode, ControlNodeOutput, DialFault, LinkMode, Nonces, Route};
-pub use shard::{NodeOutput, ShardNode};
+pub use shard::{NodeOutput, ShardNode, Unread};

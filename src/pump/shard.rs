@@ -1,8 +1,8 @@
 //! A shard with its data links: bytes in, turns, bytes out.
 //!
 //! Contract:
-//! - inputs: [`ShardNode::attach`], [`ShardNode::received`], [`ShardNode::closed`],
-//!   [`ShardNode::mail`], [`ShardNode::tick`];
+//! - inputs: [`ShardNode::attach`], [`ShardNode::received`] with [`ShardNode::take_frames`],
+//!   [`ShardNode::closed`], [`ShardNode::mail`], [`ShardNode::tick`];
 //! - work: [`ShardNode::run`];
 //! - effects: [`ShardNode::poll_output`], and the bytes of the connections that
 //!   [`ShardNode::take_dirty`] names;
@@ -160,6 +160,15 @@ struct Receiving {
     heard_told: Moment,
 }
 
+/// Whether frames that have come are left to be taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unread {
+    /// They are: the time is read before they are.
+    Some,
+    /// None that is whole: the connection may be read.
+    None,
+}
+
 impl Receiving {
     /// Opens more of what has come: whether there are new bytes to read frames from.
     fn open(&mut self) -> Result<bool, SessionError> {
@@ -192,6 +201,26 @@ impl ShardNode {
     /// Requests and outcomes that its links have taken.
     pub const fn frames_count(&self) -> u64 {
         self.shard.links.frames_count
+    }
+
+    /// Requests that were refused since they had waited too long.
+    pub const fn refused_count(&self) -> u64 {
+        self.shard.refused_count()
+    }
+
+    /// What is handed over next has come after this.
+    pub const fn set_came_after(&mut self, came_after: Moment) {
+        self.shard.set_came_after(came_after);
+    }
+
+    /// A loop that had something to do took so long.
+    pub fn worked(&mut self, span: core::time::Duration) {
+        self.shard.worked(span);
+    }
+
+    /// How much mail to hand over before the time is read again.
+    pub fn turns_per_look(&self) -> usize {
+        self.shard.turns_per_look()
     }
 
     /// A shard that knows no view yet and may not serve.
@@ -252,7 +281,8 @@ impl ShardNode {
                 self.part_at = now;
             }
         }
-        self.take_frames(now, conn);
+        // Few at most: what came with the last of the handshake.
+        while self.take_frames(now, conn) == Unread::Some {}
     }
 
     /// Room for bytes of a connection; `None` while nothing may be read from it.
@@ -267,7 +297,8 @@ impl ShardNode {
         })
     }
 
-    /// So many bytes were put into [`ShardNode::receive_space`].
+    /// So many bytes were put into [`ShardNode::receive_space`]. Their frames are taken by
+    /// [`ShardNode::take_frames`], all of them before there may be more bytes.
     pub fn received(&mut self, now: Moment, conn: ConnId, count: usize) {
         let Some(receiving) = self.conns.get_mut(&conn) else { return };
         match &mut receiving.session {
@@ -278,13 +309,18 @@ impl ShardNode {
             receiving.heard_told = now;
             self.outputs.push_back(NodeOutput::Control(ControlMail::Heard(receiving.peer)));
         }
-        self.take_frames(now, conn);
     }
 
-    fn take_frames(&mut self, now: Moment, conn: ConnId) {
-        let Some(receiving) = self.conns.get_mut(&conn) else { return };
+    /// Takes frames that have come, as many as should be taken before the time is read again.
+    pub fn take_frames(&mut self, now: Moment, conn: ConnId) -> Unread {
+        let Some(receiving) = self.conns.get_mut(&conn) else { return Unread::None };
         let entered = self.shard.enter(now);
+        let mut left = self.shard.turns_per_look();
         let fault = loop {
+            if left == 0 {
+                return Unread::Some;
+            }
+            left -= 1;
             match receiving.inbound.next_frame() {
                 Ok(Some(frame)) => {
                     let default = receiving.deadline_default;
@@ -316,6 +352,7 @@ impl ShardNode {
             self.outputs.push_back(NodeOutput::Event(event));
             self.close(now, conn, refusal.as_ref());
         }
+        Unread::None
     }
 
     /// Closes a connection, and tells the peer why.

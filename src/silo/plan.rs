@@ -7,7 +7,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use siloring_core::limits::{
-    ACTIVATION_IDLE_MAX, DEADLINE_DEFAULT, FRAME_BYTES_MAX, RING_POINTS, SHARDS_MAX, VOTES_NEEDED,
+    ACTIVATION_IDLE_MAX, DEADLINE_DEFAULT, FRAME_BYTES_MAX, OVERLOAD_DELAY, RING_POINTS,
+    SHARDS_MAX, VOTES_NEEDED,
 };
 use siloring_core::versions::Versions;
 use siloring_core::{ClusterId, ShardIndex, SiloName};
@@ -42,6 +43,7 @@ pub(super) struct Plan {
     pub(super) idle: Idle,
     pub(super) deadline: Duration,
     pub(super) idle_after: Duration,
+    pub(super) overload_delay: Duration,
     pub(super) hub_kinds: Vec<String>,
     pub(super) facts: LocalFacts,
     pub(super) certificates: Option<CertificateFiles>,
@@ -104,6 +106,7 @@ impl Plan {
             idle: settings.idle.unwrap_or(if fits { Idle::default() } else { Idle::Park }),
             deadline,
             idle_after: settings.idle_after.unwrap_or(ACTIVATION_IDLE_MAX),
+            overload_delay: settings.overload_delay.unwrap_or(OVERLOAD_DELAY),
             hub_kinds: all_hub_kinds(hub_kinds),
             facts,
             certificates,

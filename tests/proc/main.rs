@@ -8,6 +8,7 @@ mod gate;
 mod hostile;
 mod hubs;
 mod membership;
+mod overload;
 mod planted;
 mod rolls;
 mod silo;

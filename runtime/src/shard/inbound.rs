@@ -39,8 +39,14 @@ pub struct IncomingRequest<'a> {
 }
 
 impl<L: Links> Shard<L> {
-    /// Takes a request from a link, with the shard entered.
+    /// Takes a request from a link, with the shard entered; or refuses it, before anything is
+    /// allocated for it.
     pub fn take_request(&mut self, incoming: &IncomingRequest<'_>) {
+        let shard = self.config.me.shard;
+        let reply_to = ReplyTo::Link { shard, conn: incoming.conn };
+        if self.is_overloaded() {
+            return self.refuse_unread(reply_to, incoming.header.correlation, incoming.target);
+        }
         let parts = if incoming.extensions.is_empty() {
             envelope::Parts::default()
         } else {
@@ -55,14 +61,14 @@ impl<L: Links> Shard<L> {
             body: siloring_core::body::Body::copy_of(incoming.body),
             deadline: self.now + parts.deadline.unwrap_or(incoming.deadline_default),
             correlation: header.correlation,
-            reply_to: ReplyTo::Link { shard: self.config.me.shard, conn: incoming.conn },
+            reply_to,
             one_way: header.flags & FLAG_ONE_WAY != 0,
             attempt: header.attempt,
             forwards: header.forwards,
             envelope: parts.envelope,
         };
         let home = self.home_shard(incoming.target);
-        if home == self.config.me.shard {
+        if home == shard {
             self.accept(request);
         } else {
             self.outputs.push_back(ShardOutput::Shard(home, ShardMail::Request(request)));

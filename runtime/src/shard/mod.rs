@@ -13,24 +13,24 @@
 //! The files: `outbound.rs` sends what this shard's code asks for, `settle.rs` ends it with one
 //! outcome; `inbound.rs` takes what reaches it, `once.rs` knows what was handled already,
 //! `turns.rs` runs activations, `mixed.rs` speaks with other versions of the program, `hubs.rs`
-//! keeps hubs, `leave.rs` drains.
+//! keeps hubs, `leave.rs` drains, `overload.rs` refuses what has waited too long.
 
 mod activation;
+mod config;
 mod hubs;
 mod inbound;
 mod leave;
 mod mixed;
 mod once;
 mod outbound;
+mod overload;
 mod running;
 mod settle;
 #[cfg(test)]
 mod tests;
 mod turns;
 
-use core::any::Any;
 use core::cell::Cell;
-use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -38,22 +38,19 @@ use std::sync::Arc;
 use siloring_core::address::{Address, AddressHash};
 use siloring_core::event::Event;
 use siloring_core::hash::{HashMap, HashSet};
-use siloring_core::ids::{CorrelationId, Endpoint, Generation, ShardIndex};
-use siloring_core::limits::{
-    DEADLINE_DEFAULT, SPAWNED_MAX, SPAWNED_PER_ACTIVATION_MAX, TURNS_PER_LOOP_MAX,
-};
+use siloring_core::ids::{CorrelationId, Generation, ShardIndex};
+use siloring_core::limits::{SPAWNED_MAX, SPAWNED_PER_ACTIVATION_MAX};
 use siloring_core::ports::store::StoreRequest;
-use siloring_core::sync::running::Running;
 use siloring_core::time::Moment;
-use siloring_core::versions::{BodyType, Versions};
+use siloring_core::versions::Versions;
 use siloring_core::view::View;
 use slab::Slab;
 
+use crate::admission::Admission;
 use crate::directory::{Directory, DirectoryConfig};
 use crate::exec::local::{Answer, Entered, Known, Local, Op, SlotKey, Unpark, Until};
 use crate::exec::tasks::{Task, TaskKey, Tasks};
 use crate::exec::wheel::Wheel;
-use crate::filter::Filter;
 use crate::handle::Handle;
 use crate::host::{Host, HostFactory};
 use crate::ledger::Ledger;
@@ -61,6 +58,9 @@ use crate::links::Links;
 use crate::mail::{ConnId, ControlMail, Outcome, ReplyTo, Request, ShardMail};
 use crate::placement::Placement;
 
+#[cfg(feature = "planted")]
+pub use config::Planted;
+pub use config::ShardConfig;
 pub use inbound::IncomingRequest;
 pub use mixed::Direction;
 
@@ -71,124 +71,6 @@ use mixed::OlderPeers;
 
 /// Names an activation of one shard.
 pub(crate) type ActivationKey = u32;
-
-/// Defects that tests plant, to see that the checks find them. Absent from release builds.
-#[cfg(feature = "planted")]
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Planted {
-    /// None.
-    #[default]
-    None,
-    /// A view change, or a broken link, does not end the calls that were open to the silo.
-    OpenCallsSurviveTheirSilo,
-    /// Refusals of deliveries are dropped instead of answered.
-    RefusalsSwallowed,
-    /// Every delivery is refused.
-    EverythingRefused,
-    /// A hub's outbound does not wait for its claim.
-    NoOutboundGate,
-    /// A request that a link brings to a draining shard is dropped.
-    InboundDroppedAtStop,
-    /// The drain is noticed only after an activation was made.
-    DrainAfterActivation,
-    /// An orphaned reply leaves a trace only.
-    OrphansUntold,
-    /// A draining silo's refusal ends the delivery instead of sending it elsewhere.
-    DrainIsFinal,
-    /// Requests for grains are sent to silos that leave.
-    LeaversCalled,
-    /// A silo that leaves does not wait for its callers.
-    CallersNotAwaited,
-    /// Requests for a hub that is not here end with the first refusal, untold.
-    DeactivateOnRefusal,
-    /// The death of a silo ends what is idle on the others.
-    DeathDeactivates,
-    /// A redirect is followed and not remembered.
-    RedirectUnlearnt,
-    /// A delivery waits for the one that was sent before it.
-    OneLegAtATime,
-    /// Every failure is logged.
-    EveryFailureLogged,
-    /// What timed out is sent once more.
-    ResentAtDeadline,
-    /// A chain that waits for itself is not looked for.
-    DeadlockUndiagnosed,
-    /// Nobody knows the keys of the requests that it has handled.
-    KeysUnknown,
-    /// An event that comes again is handled again.
-    EventsUnknown,
-    /// A request that is sent again is taken for a new one.
-    AgainIsAnew,
-    /// What a hub of this shard had not read when it ended is not brought to who has it now.
-    EndedHubIsFinal,
-    /// A grain hears owners of streams that it knows to be old.
-    StaleOwnersHeard,
-    /// What was answered to an event is not known when it comes again.
-    AnswersForgotten,
-    /// What comes in another version is read as if it were the present one.
-    VersionsUnread,
-    /// An older silo gets what a newer one would.
-    NothingHandedDown,
-}
-
-/// What a shard is configured with.
-#[derive(Debug)]
-pub struct ShardConfig {
-    /// Which shard of which silo.
-    pub me: Endpoint,
-    /// How many shards the silo has.
-    pub shards: u16,
-    /// The grain types it hosts.
-    pub hosts: Vec<HostFactory>,
-    /// Messages that travel to hubs and over streams, beside what the grain types take.
-    pub messages: Vec<BodyType>,
-    /// The kinds of hub addresses.
-    pub hub_kinds: Vec<String>,
-    /// Deadline of a request that names none.
-    pub deadline_default: Duration,
-    /// An activation idle for this long is collected, unless its type says otherwise.
-    pub idle_after: Duration,
-    /// May refuse calls.
-    pub filter: Option<Arc<dyn Filter>>,
-    /// What the surrounding program shares with the futures of its shards, found by type.
-    pub shared: Vec<Arc<dyn Any + Send + Sync>>,
-    /// Where the shard shows what it runs, for who watches its progress.
-    pub running: Arc<Running>,
-    /// Seeds the shard's draws.
-    pub seed: u64,
-    /// A defect to plant.
-    #[cfg(feature = "planted")]
-    pub planted: Planted,
-    /// A defect to plant into the shard's directory.
-    #[cfg(feature = "planted")]
-    pub planted_directory: crate::directory::Planted,
-}
-
-impl ShardConfig {
-    /// The hub kinds that every silo knows.
-    pub const HUB_KINDS: [&'static str; 5] = ["mesh", "portal", "client", "cache", "import"];
-
-    /// A shard with everything at its default.
-    pub fn new(me: Endpoint, shards: u16, seed: u64) -> Self {
-        Self {
-            me,
-            shards,
-            hosts: Vec::new(),
-            messages: Vec::new(),
-            hub_kinds: Self::HUB_KINDS.map(str::to_owned).to_vec(),
-            deadline_default: DEADLINE_DEFAULT,
-            idle_after: siloring_core::limits::ACTIVATION_IDLE_MAX,
-            filter: None,
-            shared: Vec::new(),
-            running: Arc::default(),
-            seed,
-            #[cfg(feature = "planted")]
-            planted: Planted::None,
-            #[cfg(feature = "planted")]
-            planted_directory: crate::directory::Planted::NONE,
-        }
-    }
-}
 
 /// What a shard wants done.
 #[derive(Debug)]
@@ -276,6 +158,11 @@ pub struct Shard<L> {
     local: Rc<Local>,
     now: Moment,
     serve_until: Moment,
+    admission: Admission,
+    /// What is taken in next came after this.
+    came_after: Moment,
+    /// When a run last began that left something for the next.
+    behind_since: Option<Moment>,
     view: Arc<View>,
     directory: Directory,
     ledger: Ledger,
@@ -358,6 +245,9 @@ impl<L: Links> Shard<L> {
             links,
             now,
             serve_until: Moment::ZERO,
+            admission: Admission::new(config.overload_delay),
+            came_after: Moment::NEVER,
+            behind_since: None,
             view: Arc::new(View::default()),
             directory,
             ledger: Ledger::new(),
@@ -429,12 +319,12 @@ impl<L: Links> Shard<L> {
                 self.pump_directory();
             }
             ShardMail::LinkFailed { peer, reason } => self.link_failed(peer, &reason),
-            ShardMail::Request(request) => self.accept(request),
+            ShardMail::Request(request) => self.accept_mail(request),
             ShardMail::Outcome { to, correlation, source, outcome }
             | ShardMail::Answer { reply_to: to, correlation, source, outcome } => {
                 self.respond(to, correlation, &source, outcome);
             }
-            ShardMail::Call(parcel) => self.open_delivery(parcel, None),
+            ShardMail::Call(parcel) => self.open_mail(parcel),
             ShardMail::OpenHub { hub, take_over } => self.open_hub(hub, take_over),
             ShardMail::CloseHub(address) => self.close_hub(&address),
             ShardMail::Store { ticket, result } => {
@@ -475,14 +365,18 @@ impl<L: Links> Shard<L> {
         if !self.is_fenced(now) {
             self.accept_held();
         }
-        for _ in 0..TURNS_PER_LOOP_MAX {
+        let mut more = true;
+        for _ in 0..self.admission.turns_per_loop() {
             if !self.step() {
                 // What was held may have been too much for one run.
-                return self.is_ready();
+                more = self.is_ready();
+                break;
             }
             self.progress += 1;
         }
-        true
+        // What is left then is older than what comes: that waits behind it.
+        self.behind_since = self.behind_since.or(Some(now)).filter(|_| more);
+        more
     }
 
     /// Does one piece of work; false if there is none.
@@ -533,13 +427,16 @@ impl<L: Links> Shard<L> {
         self.directory.tick(now);
         self.pump_directory();
         self.check_leaving();
+        self.admission.tick(now);
+        self.tell_overload();
         self.carry_out(None);
     }
 
     /// When [`Shard::tick`] has something to do.
     pub fn next_deadline(&self) -> Moment {
         let open = self.ledger.next_deadline().min(self.wheel.next_deadline());
-        open.min(self.directory.next_deadline()).min(self.leaving.check_due())
+        let due = open.min(self.directory.next_deadline()).min(self.leaving.check_due());
+        due.min(self.admission.next_deadline())
     }
 
     /// Whether [`Shard::run`] has something to do.

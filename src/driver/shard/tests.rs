@@ -48,6 +48,17 @@ impl Node for Echo {
         bytes.extend_from_slice(&self.space[..count]);
         self.dirty.push(conn);
     }
+    fn take_frames(&mut self, _now: Moment, _conn: ConnId) -> Unread {
+        Unread::None
+    }
+    fn set_came_after(&mut self, _came_after: Moment) {}
+    fn turns_per_look(&self) -> usize {
+        1
+    }
+    fn worked(&mut self, _span: Duration) {}
+    fn refused_count(&self) -> u64 {
+        0
+    }
     fn closed(&mut self, _now: Moment, _conn: ConnId, _reason: &str) {
         self.effects.push_back(Effect::Control(Mail::Closed));
     }

@@ -164,6 +164,7 @@ impl World {
         let space = self.node.receive_space(self.now, CONN).expect("it may be read");
         space[..bytes.len()].copy_from_slice(bytes);
         self.node.received(self.now, CONN, bytes.len());
+        while self.node.take_frames(self.now, CONN) == Unread::Some {}
     }
 
     /// Takes the last bytes of the one close among the outputs to the peer; what the peer reads.

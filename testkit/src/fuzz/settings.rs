@@ -119,6 +119,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         "link = \"tcp\"\nidle = \"park\"\nspin_us = 50\n",
         "secrets = [\"0123456789abcdef0123456789abcdef\"]\n",
         "danger_insecure_network = true\ndeadline_ms = 1500\nidle_after_ms = 60000\n",
+        "overload_delay_us = 20000\n",
     );
     let texts: &[(u8, &str)] = &[
         (0, config),

@@ -21,7 +21,7 @@ impl GrainType for Part {
     type Key = ShardKey;
 }
 
-const COUNT: MethodSpec = MethodSpec::of::<Part>(
+pub(super) const COUNT: MethodSpec = MethodSpec::of::<Part>(
     "count",
     MethodId::of("count"),
     <() as Layout>::LAYOUT,
@@ -53,19 +53,19 @@ impl Grain for Part {
     }
 }
 
-fn part(silo: u64, shard: u16) -> ShardKey {
+pub(super) fn part(silo: u64, shard: u16) -> ShardKey {
     ShardKey(Endpoint { silo: Generation(silo), shard: ShardIndex(shard) })
 }
 
 impl World {
-    fn count_at(&mut self, key: ShardKey) -> Result<u64, DeliveryFailure> {
+    pub(super) fn count_at(&mut self, key: ShardKey) -> Result<u64, DeliveryFailure> {
         let part = self.handle.grain::<Part>(key);
         self.run(move || async move { part.call::<(), u64>(&COUNT, &()).await })
             .map_err(|error| error.delivery().cloned().expect("it has no error of its own"))
     }
 
     /// A request to the shard's own, on a link that is gone.
-    fn request(&self, method: &'static MethodSpec, correlation: u64) -> ShardMail {
+    pub(super) fn request(&self, method: &'static MethodSpec, correlation: u64) -> ShardMail {
         ShardMail::Request(Request {
             target: Address::of(Part::TYPE, "1.0").unwrap(),
             source: AddressHash::NONE,
@@ -83,7 +83,7 @@ impl World {
     }
 
     /// What became of it, as far as the event of its lost answer tells.
-    fn orphaned(&self, correlation: u64) -> RejectedKind {
+    pub(super) fn orphaned(&self, correlation: u64) -> RejectedKind {
         let found = self.events.iter().find_map(|event| {
             let Event::ReplyOrphaned { correlation: known, failure, .. } = event else {
                 return None;

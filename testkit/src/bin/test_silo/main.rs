@@ -19,8 +19,8 @@
 //! | `load_events THREADS KEYS` | publishes to streams without pause until `rest` | |
 //! | `rest` | ends the load | how many ended how, and the longest |
 //!
-//! and those of [`streams`], [`chaos`], [`nuisance`] and `lines`. Two binaries are made of it,
-//! which differ in what a line is: `first.rs` and `next.rs`.
+//! and those of [`streams`], [`chaos`], [`nuisance`], [`open_load`] and `lines`. Two binaries are
+//! made of it, which differ in what a line is: `first.rs` and `next.rs`.
 #![expect(
     clippy::disallowed_methods,
     clippy::print_stdout,
@@ -30,6 +30,7 @@
 mod chaos;
 mod grains;
 mod nuisance;
+mod open_load;
 mod streams;
 
 use std::collections::BTreeMap;
@@ -46,7 +47,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use siloring::prelude::*;
-use siloring::{Metrics, SiloBuilder, Streams, Tls};
+use siloring::{Idle, Metrics, SiloBuilder, Streams, Tls};
 
 use grains::{Counter, CounterRef as _, Listener, Note, Parcel, Receipt, record};
 
@@ -93,7 +94,14 @@ fn start() -> Result<Silo, StartError> {
         .add_stream_routed_kind("portal")
         .host::<Counter>()
         .host::<Listener>();
-    builder = nuisance::host(chaos::host(builder));
+    builder = open_load::host(nuisance::host(chaos::host(builder)));
+    if setting("--idle", "") == "park" {
+        builder = builder.idle(Idle::Park);
+    }
+    let overload_delay = setting("--overload-delay-us", "");
+    if !overload_delay.is_empty() {
+        builder = builder.overload_delay(Duration::from_micros(number(&overload_delay)));
+    }
     let journal = setting("--journal", "");
     if !journal.is_empty() {
         chaos::keep_journal(&journal, number(&setting("--process", "0")));
@@ -238,7 +246,7 @@ impl Desk {
             ["take" | "own" | "keep" | "kept" | "join" | "put" | "last" | "load_lines", ..] => {
                 self.answer_of_lines(words)
             }
-            others => self.answer_of_chaos(others),
+            others => self.answer_of_open_load(others),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use siloring::pump::{NodeOutput, ShardNode};
+use siloring::pump::{NodeOutput, ShardNode, Unread};
 use siloring_core::event::Event;
 use siloring_core::{Endpoint, Moment, ShardIndex};
 use siloring_runtime::mail::{ConnId, ShardMail};
@@ -224,6 +224,7 @@ fn read_links(node: &mut ShardNode, seat: &mut Seat, context: &mut Context<'_>) 
                 break;
             }
             node.received(now, conn_of(*end), count);
+            while node.take_frames(now, conn_of(*end)) == Unread::Some {}
         }
     }
     for end in drained {
