@@ -178,7 +178,7 @@ impl SiloBuilder {
     /// and not for what the shard's own turns ask for. Slow turns stretch it, to sixteen of them.
     ///
     /// A longer one takes longer bursts, a shorter one keeps those that are taken faster. Default:
-    /// 5 ms.
+    /// 5 ms; at least 2 ms.
     pub fn overload_delay(mut self, delay: Duration) -> Self {
         self.settings.overload_delay = Some(delay);
         self

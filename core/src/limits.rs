@@ -193,6 +193,8 @@ pub const TURNS_PER_LOOK_MAX: usize = 32;
 /// What comes to a shard may wait this long for it, unless it is told otherwise: the published
 /// value, and more than at a load that the shard can serve.
 pub const OVERLOAD_DELAY: Duration = Duration::from_millis(5);
+/// The least that it may be told: a wait that is shorter than two loops is none.
+pub const OVERLOAD_DELAY_MIN: Duration = Duration::from_millis(2);
 /// Slow turns stretch that up to this: beyond it nobody calls a shard responsive.
 pub const OVERLOAD_DELAY_MAX: Duration = Duration::from_secs(1);
 /// What comes has waited too long for this long before any of it is refused: the published value,
@@ -515,8 +517,12 @@ const _: () = {
         "a loop that takes too long is noticed while it does"
     );
     assert!(
-        2 * LOOP_TIME_MAX.as_nanos() <= OVERLOAD_DELAY.as_nanos(),
+        2 * LOOP_TIME_MAX.as_nanos() <= OVERLOAD_DELAY_MIN.as_nanos(),
         "what came during one loop is not late in the next"
+    );
+    assert!(
+        OVERLOAD_DELAY_MIN.as_nanos() <= OVERLOAD_DELAY.as_nanos(),
+        "what is there without being told may be told"
     );
     assert!(
         OVERLOAD_DELAY.as_nanos() < OVERLOAD_INTERVAL.as_nanos(),

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use siloring_core::limits::{
-    ACTIVATION_IDLE_MAX, DEADLINE_DEFAULT, FRAME_BYTES_MAX, OVERLOAD_DELAY, RING_POINTS,
-    SHARDS_MAX, VOTES_NEEDED,
+    ACTIVATION_IDLE_MAX, DEADLINE_DEFAULT, FRAME_BYTES_MAX, OVERLOAD_DELAY, OVERLOAD_DELAY_MIN,
+    RING_POINTS, SHARDS_MAX, VOTES_NEEDED,
 };
 use siloring_core::versions::Versions;
 use siloring_core::{ClusterId, ShardIndex, SiloName};
@@ -106,7 +106,9 @@ impl Plan {
             idle: settings.idle.unwrap_or(if fits { Idle::default() } else { Idle::Park }),
             deadline,
             idle_after: settings.idle_after.unwrap_or(ACTIVATION_IDLE_MAX),
-            overload_delay: settings.overload_delay.unwrap_or(OVERLOAD_DELAY),
+            overload_delay: settings
+                .overload_delay
+                .map_or(OVERLOAD_DELAY, |delay| delay.max(OVERLOAD_DELAY_MIN)),
             hub_kinds: all_hub_kinds(hub_kinds),
             facts,
             certificates,

@@ -2,10 +2,12 @@
 
 use core::time::Duration;
 
-use siloring_core::ids::{Endpoint, Incarnation, SiloName};
-use siloring_core::limits::{FRAME_BYTES_MAX, HEARD_PERIOD};
+use siloring_core::address::Address;
+use siloring_core::ids::{CorrelationId, Endpoint, Incarnation, SiloName};
+use siloring_core::limits::{FRAME_BYTES_MAX, HEARD_PERIOD, OVERLOAD_INTERVAL, TURNS_PER_LOOK_MAX};
+use siloring_core::outcome::RejectedKind;
 use siloring_core::view::{SiloRow, SiloStatus, View};
-use siloring_core::wire::VERSION;
+use siloring_core::wire::{Header, VERSION};
 use siloring_runtime::handle::{Post, PostError};
 use siloring_testkit::certificates::{Authority, Validity};
 use siloring_transport::{Certificates, LinkError, Pem, Purpose};
@@ -312,4 +314,81 @@ fn a_link_that_comes_up_to_a_silo_that_leaves_is_parted_with() {
         closed |= world.outputs().iter().any(is_close);
     }
     assert!(closed, "five seconds later the idle link to the leaver is still open");
+}
+
+/// Requests for a hub that is not here: of those that are taken in, the caller hears so.
+fn requests(world: &mut World, count: u64) -> Vec<u8> {
+    let target = Address::parse("portal/nobody").unwrap();
+    for correlation in 0..count {
+        let header = Header {
+            correlation: CorrelationId(correlation),
+            target: target.hash(),
+            ..Header::new(FrameKind::Request)
+        };
+        let pushed = world.peer.push(&header, None, Some(&target), &[], &[], Class::Request);
+        assert!(pushed.is_ok(), "{pushed:?}");
+    }
+    let bytes = world.peer.unsent().to_vec();
+    world.peer.sent(bytes.len());
+    bytes
+}
+
+impl World {
+    /// The codes of the failures that the peer has heard since.
+    fn heard(&mut self) -> Vec<u16> {
+        self.flush();
+        let mut codes = Vec::new();
+        while let Some(frame) = self.peer.next_frame().unwrap() {
+            assert_eq!(frame.header.kind, FrameKind::Failure);
+            codes.push(u16::try_from(frame.header.method.0).unwrap());
+        }
+        codes
+    }
+}
+
+/// Method: what comes has waited for half of the interval after which refusing begins.
+#[test]
+fn a_request_that_has_waited_too_long_is_refused_on_the_link_that_brought_it() {
+    let [not_here, overloaded] =
+        [RejectedKind::NotHere, RejectedKind::Overloaded].map(RejectedKind::code);
+    for mut world in [World::linked(Role::Acceptor), World::sealed(Role::Acceptor)] {
+        world.flush();
+        for round in 0..3 {
+            world.node.set_came_after(world.now);
+            world.now += OVERLOAD_INTERVAL / 2;
+            let bytes = requests(&mut world, 10);
+            world.receive(&bytes);
+            let expected = if round < 2 { not_here } else { overloaded };
+            assert_eq!(world.heard(), [expected; 10], "round {round}");
+        }
+        assert_eq!(world.node.refused_count(), 10);
+        world.node.set_came_after(world.now);
+        let bytes = requests(&mut world, 10);
+        world.receive(&bytes);
+        assert_eq!(world.heard(), [not_here; 10], "these have not waited");
+    }
+}
+
+#[test]
+fn frames_are_taken_in_parts_so_that_the_time_can_be_read_in_between() {
+    for mut world in [World::linked(Role::Acceptor), World::sealed(Role::Acceptor)] {
+        world.flush();
+        let bytes = requests(&mut world, 2 * TURNS_PER_LOOK_MAX as u64);
+        let sealed = world.session.as_mut().map(|session| session.finish(&bytes));
+        let bytes = sealed.unwrap_or(bytes);
+        let space = world.node.receive_space(world.now, CONN).expect("it may be read");
+        space[..bytes.len()].copy_from_slice(&bytes);
+        world.node.received(world.now, CONN, bytes.len());
+        assert_eq!(world.heard().len(), 0, "nothing is taken before it is asked for");
+        let (mut heard, mut parts) = (0, 1);
+        while world.node.take_frames(world.now, CONN) == Unread::Some {
+            parts += 1;
+            let part = world.heard().len();
+            assert!(part <= TURNS_PER_LOOK_MAX, "{part} at once");
+            heard += part;
+        }
+        heard += world.heard().len();
+        assert_eq!(heard, 2 * TURNS_PER_LOOK_MAX);
+        assert!(parts >= 2, "{parts} parts");
+    }
 }
