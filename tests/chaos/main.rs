@@ -3,7 +3,7 @@
 //!
 //! Each fault is asserted through the instruments of whoever it was done to: a counter of the
 //! firewall, the state of a control group, a server that refuses. `cargo xtask test` runs the most
-//! telling of them; tests that begin with [`run::in_prove_only`] run in `cargo xtask prove`.
+//! telling of them, `cargo xtask prove` those in modules named `long` too.
 #![expect(clippy::disallowed_methods, reason = "real processes live in real time")]
 
 mod fence;

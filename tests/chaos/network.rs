@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use siloring_testkit::process::{Bridge, Cut, Mode, Proxy, skip};
 
-use crate::run::{DEAD, DETECTION_TIME_MAX, Run, go_on, in_prove_only, until};
+use crate::run::{DEAD, DETECTION_TIME_MAX, Run, go_on, until};
 
 /// How long what is undisturbed runs between two faults.
 const CALM: Duration = Duration::from_secs(1);
@@ -125,32 +125,6 @@ fn of_two_halves_that_both_reach_the_store_somebody_is_left_and_the_dead_end() {
     run.end();
 }
 
-/// FAULTS 22.
-#[test]
-fn a_link_that_flaps_changes_no_view() {
-    const NAME: &str = "a_link_that_flaps_changes_no_view";
-    const FLAPS: usize = 30;
-    if in_prove_only() {
-        return;
-    }
-    let Some((mut run, bridge)) = on_hosts(NAME, "flapping", &["ann", "bob", "carl"]) else {
-        return;
-    };
-    let before = run.silos[0].process.resident_bytes();
-    for _ in 0..FLAPS {
-        bridge.cut(0, 1).expect("a rule");
-        go_on(Duration::from_secs(1));
-        assert!(taken(&bridge, &[0, 1]) > 0, "packets were dropped");
-        bridge.heal().expect("no rule");
-        run.fault("flap");
-        go_on(Duration::from_secs(1));
-    }
-    assert_eq!(run.deaths(), 0, "nobody is dead");
-    let growth = run.silos[0].process.resident_bytes().saturating_sub(before);
-    assert!(growth < 64 << 20, "{growth} bytes grown by {FLAPS} flaps");
-    run.end();
-}
-
 /// Three silos of which one is reached through a proxy only.
 fn behind_a_proxy(name: &'static str) -> (Run, Proxy) {
     let mut run = Run::new(name);
@@ -199,24 +173,55 @@ fn frames_in_single_bytes_late_or_cut_in_the_middle_cost_no_outcome() {
     run.end();
 }
 
-/// FAULTS 26, 31: connections are taken and nothing is said on them, shorter than a detection.
-#[test]
-fn a_link_that_says_nothing_for_a_while_delays_only_its_own() {
-    if in_prove_only() {
-        return;
+mod long {
+    //! What takes its place in `cargo xtask prove`.
+
+    use std::time::Duration;
+
+    use siloring_testkit::process::Mode;
+
+    use super::{CALM, behind_a_proxy, on_hosts, taken};
+    use crate::run::{DETECTION_TIME_MAX, go_on, until};
+
+    /// FAULTS 22.
+    #[test]
+    fn a_link_that_flaps_changes_no_view() {
+        const NAME: &str = "a_link_that_flaps_changes_no_view";
+        const FLAPS: usize = 30;
+        let Some((mut run, bridge)) = on_hosts(NAME, "flapping", &["ann", "bob", "carl"]) else {
+            return;
+        };
+        let before = run.silos[0].process.resident_bytes();
+        for _ in 0..FLAPS {
+            bridge.cut(0, 1).expect("a rule");
+            go_on(Duration::from_secs(1));
+            assert!(taken(&bridge, &[0, 1]) > 0, "packets were dropped");
+            bridge.heal().expect("no rule");
+            run.fault("flap");
+            go_on(Duration::from_secs(1));
+        }
+        assert_eq!(run.deaths(), 0, "nobody is dead");
+        let growth = run.silos[0].process.resident_bytes().saturating_sub(before);
+        assert!(growth < 64 << 20, "{growth} bytes grown by {FLAPS} flaps");
+        run.end();
     }
-    let (mut run, proxy) = behind_a_proxy("stalled");
-    for _ in 0..5 {
-        let before = proxy.moved().bytes;
-        proxy.set(Mode::Stall);
-        go_on(CALM);
-        let stalled = proxy.moved().bytes;
-        proxy.set(Mode::Pass);
-        until("it goes on", DETECTION_TIME_MAX, || proxy.moved().bytes > stalled);
-        assert!(stalled < before + (1 << 20), "it was stalled");
-        run.fault("stalled");
-        go_on(2 * CALM);
+
+    /// FAULTS 26, 31: connections are taken and nothing is said on them, shorter than a detection.
+    #[test]
+    fn a_link_that_says_nothing_for_a_while_delays_only_its_own() {
+        let (mut run, proxy) = behind_a_proxy("stalled");
+        for _ in 0..5 {
+            let before = proxy.moved().bytes;
+            proxy.set(Mode::Stall);
+            go_on(CALM);
+            let stalled = proxy.moved().bytes;
+            proxy.set(Mode::Pass);
+            until("it goes on", DETECTION_TIME_MAX, || proxy.moved().bytes > stalled);
+            assert!(stalled < before + (1 << 20), "it was stalled");
+            run.fault("stalled");
+            go_on(2 * CALM);
+        }
+        assert_eq!(run.deaths(), 0, "nobody is dead");
+        run.end();
     }
-    assert_eq!(run.deaths(), 0, "nobody is dead");
-    run.end();
 }

@@ -14,7 +14,7 @@ use siloring_core::Moment;
 use siloring_testkit::postgres::PrivatePostgres;
 use siloring_testkit::process::history::{check_publishes, check_sets};
 use siloring_testkit::process::journal::{self, What, now};
-use siloring_testkit::process::{Host, Process, Program, Stream, artifact, figure, is_long};
+use siloring_testkit::process::{Host, Process, Program, Stream, artifact, figure};
 use siloring_testkit::sim::ledger::replay::{Break, Life, Verdict, judge};
 
 /// Longest wait for a silo to become active: the bound of a join that must evict stale rows.
@@ -386,11 +386,6 @@ fn life(silo: &Silo) -> Life {
         ended: silo.ended,
         unscheduled: silo.unscheduled.clone(),
     }
-}
-
-/// Whether this run is not the one for a test that takes its time.
-pub(crate) fn in_prove_only() -> bool {
-    !is_long()
 }
 
 /// Says what a test counted.

@@ -99,7 +99,7 @@ impl Report {
         let (tally, executions) = match fuzzed {
             Ok(fuzzed) => {
                 let (passed, failed) = (fuzzed.held, fuzzed.failed);
-                (Tally { passed, failed, skipped: 0 }, fuzzed.executions)
+                (Tally { passed, failed, ..Tally::default() }, fuzzed.executions)
             }
             Err(error) => {
                 println!("error: {error:#}");
@@ -115,7 +115,7 @@ impl Report {
         println!("\n{:<16}{:>9}{:>9}{:>9}{:>10}", "step", "passed", "failed", "skipped", "seconds");
         let mut total = Tally::default();
         for row in &self.rows {
-            let Tally { passed, failed, skipped } = row.tally;
+            let Tally { passed, failed, skipped, .. } = row.tally;
             let seconds = row.time.as_secs_f64();
             println!("{:<16}{passed:>9}{failed:>9}{skipped:>9}{seconds:>10.1}", row.name);
             total += row.tally;
@@ -133,6 +133,9 @@ impl Report {
         } else if is_ci() {
             println!("{skips} skipped: in CI that is a failure");
             total.failed += skips;
+        }
+        if total.deferred > 0 {
+            println!("{} tests take their time in `cargo xtask prove`", total.deferred);
         }
         println!("{} passed, {} failed", total.passed, total.failed);
         if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

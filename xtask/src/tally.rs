@@ -8,12 +8,14 @@ pub(crate) struct Tally {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
     pub(crate) skipped: u64,
+    /// Of modules named `long`: they have their place in `cargo xtask prove`.
+    pub(crate) deferred: u64,
 }
 
 impl Tally {
     /// One check that is no test: a formatter, a linter, a bench that ran.
     pub(crate) fn of_check(is_ok: bool) -> Self {
-        Self { passed: u64::from(is_ok), failed: u64::from(!is_ok), skipped: 0 }
+        Self { passed: u64::from(is_ok), failed: u64::from(!is_ok), ..Self::default() }
     }
 
     /// Counts what `cargo nextest run` or `cargo test` printed. A run that failed without a failed
@@ -22,7 +24,10 @@ impl Tally {
         let mut tally = Self::default();
         for line in output.lines() {
             tally += Self::of_line(line).unwrap_or_default();
+            tally.deferred += Self::deferred(line).unwrap_or_default();
         }
+        // The summary counts them among the skipped.
+        tally.skipped = tally.skipped.saturating_sub(tally.deferred);
         if !is_ok && tally.failed == 0 {
             tally.failed = 1;
         }
@@ -54,6 +59,15 @@ impl Tally {
         }
         Some(tally)
     }
+
+    /// `Starting 9 tests across 2 binaries (3 tests skipped, including 2 tests via
+    /// profile.default.default-filter)`: those 2.
+    fn deferred(line: &str) -> Option<u64> {
+        let (_, rest) = line.trim_start().strip_prefix("Starting ")?.split_once("including ")?;
+        let (number, filter) = rest.split_once(" test")?;
+        let is_filter = filter.trim_start_matches('s').starts_with(" via profile.");
+        number.parse().ok().filter(|_| is_filter)
+    }
 }
 
 impl AddAssign for Tally {
@@ -61,6 +75,7 @@ impl AddAssign for Tally {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
+        self.deferred += other.deferred;
     }
 }
 
@@ -73,17 +88,40 @@ mod tests {
         let output = "  PASS [   0.004s] (1/9) a b\n    test result: FAILED. 0 passed; 1 failed\n  \
                       Summary [   1.204s] 9 tests run: 7 passed (1 slow, 2 flaky), 1 failed, \
                       1 timed out, 2 skipped\n";
-        let counted = Tally { passed: 7, failed: 2, skipped: 2 };
+        let counted = Tally { passed: 7, failed: 2, skipped: 2, deferred: 0 };
         assert_eq!(Tally::of_run(output, false), counted);
         let interrupted = "     Summary [   0.010s] 3/9 tests run: 2 passed, 1 failed, 0 skipped";
-        assert_eq!(Tally::of_run(interrupted, false), Tally { passed: 2, failed: 1, skipped: 0 });
+        assert_eq!(
+            Tally::of_run(interrupted, false),
+            Tally { passed: 2, failed: 1, ..Tally::default() }
+        );
     }
 
     #[test]
     fn results_of_several_binaries_are_added_up() {
         let output = "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out\n\
                       noise\ntest result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured\n";
-        assert_eq!(Tally::of_run(output, false), Tally { passed: 16, failed: 2, skipped: 1 });
+        assert_eq!(
+            Tally::of_run(output, false),
+            Tally { passed: 16, failed: 2, skipped: 1, deferred: 0 }
+        );
+    }
+
+    #[test]
+    fn tests_left_to_another_profile_are_told_apart_from_skipped_ones() {
+        let of = |skipped: &str| {
+            let output = format!(
+                "    Starting 1 test across 1 binary ({skipped})\n  Summary \
+                                  [ 0.1s] 1 test run: 1 passed, 3 skipped\n"
+            );
+            let tally = Tally::of_run(&output, true);
+            (tally.passed, tally.skipped, tally.deferred)
+        };
+        let filter = "via profile.default.default-filter";
+        assert_eq!(of(&format!("3 tests skipped, including 2 tests {filter}")), (1, 1, 2));
+        assert_eq!(of(&format!("3 tests skipped, including 1 test {filter}")), (1, 2, 1));
+        assert_eq!(of("3 tests skipped"), (1, 3, 0));
+        assert_eq!(of("3 tests skipped, including 1 binary via command line"), (1, 3, 0));
     }
 
     #[test]

@@ -61,6 +61,7 @@ const RULES: &[Rule] = &[
     text::lines_are_short,
     text::modules_say_what_they_are,
     text::no_mark_is_left,
+    text::no_test_returns_for_being_short,
     world::lifted_bans_are_known,
     world::unsafe_code_is_known,
 ];

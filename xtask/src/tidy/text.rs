@@ -22,6 +22,9 @@ const MARKS: &[&str] = &[
     concat!("allow(dead", "_code"),
 ];
 
+/// How a test asks whether it is in a short run, put together likewise.
+const SHORT: &str = concat!("if !is_", "long()");
+
 /// No line of code is wider than a screen.
 pub(super) fn lines_are_short(repository: &Repository) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -52,6 +55,22 @@ pub(super) fn no_mark_is_left(repository: &Repository) -> Vec<Finding> {
         for (number, line) in text.lines().enumerate() {
             if let Some(mark) = MARKS.iter().find(|mark| line.contains(*mark)) {
                 findings.push(Finding::at(path, number + 1, format!("`{mark}`")));
+            }
+        }
+    }
+    findings
+}
+
+/// No test returns at once for being in a short run, and counts as passed: it belongs into a module
+/// named `long`, of which a short run knows nothing.
+pub(super) fn no_test_returns_for_being_short(repository: &Repository) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in repository.rust() {
+        let lines: Vec<&str> = text.lines().collect();
+        for (number, pair) in lines.windows(2).enumerate() {
+            let returns = pair.iter().any(|line| line.trim_start().starts_with("return"));
+            if pair[0].contains(SHORT) && (returns || pair[0].contains("{ return")) {
+                findings.push(Finding::at(path, number + 1, "returns: see `mod long`"));
             }
         }
     }
@@ -93,5 +112,15 @@ mod tests {
                 assert_eq!(found, [Finding::at(path, 2, format!("`{mark}`"))]);
             }
         }
+    }
+    #[test]
+    fn a_test_that_returns_in_a_short_run_is_found() {
+        let of = |line: &str| {
+            let text = format!("fn a() {{\n    {SHORT} {line}\n    }}\n}}\n");
+            no_test_returns_for_being_short(&Repository::of(&[("a.rs", &text)])).len()
+        };
+        assert_eq!(of("{\n        return;"), 1);
+        assert_eq!(of("{ return; }"), 1);
+        assert_eq!(of("{\n        usual();"), 0);
     }
 }
