@@ -17,10 +17,16 @@
 //! bounds: that something comes about is a rule of a state in which nothing more can go wrong.
 
 use std::fmt::{self, Debug, Write};
+use std::fs::OpenOptions;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
 use std::sync::Arc;
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
+
+/// Names the file to which what was counted is added, a line a figure: a name, a tab, a number. The
+/// test kit has its own way there: it knows the product, of which nothing may be known here.
+pub const FIGURES_VARIABLE: &str = "SILORING_FIGURES";
 
 /// Is set if worlds are to be explored further than usual.
 pub const LONG_VARIABLE: &str = "SILORING_LONG";
@@ -108,6 +114,7 @@ pub fn explore<W: World>(
         explored.taken,
         explored.depth
     ));
+    figure(&format!("model: {}, states", W::NAME), explored.states);
     for rule in W::RULES {
         if let Some(path) = found.discovery(rule.name) {
             panic!("{}: broken: {}\n{:#?}", W::NAME, rule.name, path.into_actions());
@@ -137,7 +144,20 @@ pub fn refute<W: World>(setup: W::Setup, depth_max: usize, rule: &'static str) -
     let steps = found.discovery(rule).expect("just seen").into_actions();
     let count = steps.len();
     say(&format!("refuted {}: {rule}: {count} steps, {states} states; {label}", W::NAME));
+    figure(&format!("model: {}, defects found", W::NAME), 1);
     steps
+}
+
+/// Adds to the figures, if they are asked for. Several tests add at once: one write of one line.
+fn figure(name: &str, value: usize) {
+    let Some(path) = std::env::var_os(FIGURES_VARIABLE).filter(|_| !cfg!(test)) else {
+        return;
+    };
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    let added = file.and_then(|mut file| {
+        io::Write::write_all(&mut file, format!("{name}\t{value}\n").as_bytes())
+    });
+    added.expect("the file of figures can be written");
 }
 
 #[expect(clippy::print_stdout, reason = "whoever runs a test reads what it explored")]

@@ -312,6 +312,14 @@ impl Run {
             if is_sound { "sound" } else { "BROKEN" },
         );
         figure(&format!("chaos: {name}"), &line);
+        figure("chaos: runs", 1);
+        figure("chaos: deliveries begun", counts.sent);
+        figure("chaos: deliveries handled", counts.handled);
+        figure("chaos: deliveries silent", silent);
+        figure("chaos: deliveries doubled", doubled);
+        for (what, count) in &faults {
+            figure(&format!("chaos: fault, {what}"), count);
+        }
         tell(&format!("{line}; failed {:?}, events {}", counts.failed, counts.event_runs));
         if is_sound {
             drop(kept);

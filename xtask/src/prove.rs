@@ -3,6 +3,7 @@
 //! A test that has a longer form takes it when a variable is set, and adds what it counted to a
 //! file, a line a figure. The table is made of that file: nothing in it is written by hand.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -95,12 +96,19 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
 }
 
 /// The figures as a table of the document, in the order of their names: a line is a name, a tab,
-/// and a value.
+/// and a value. What several tests have counted under one name is added up; what is no whole number
+/// is a row each time.
 fn table(figures: &str) -> anyhow::Result<String> {
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     let mut rows = Vec::new();
     for line in figures.lines() {
-        rows.push(line.split_once('\t').with_context(|| format!("not a figure: {line:?}"))?);
+        let figure = line.split_once('\t').with_context(|| format!("not a figure: {line:?}"))?;
+        match (figure.0, figure.1.parse::<u64>()) {
+            (name, Ok(count)) => *counts.entry(name).or_default() += count,
+            (name, Err(_)) => rows.push((name, figure.1.to_owned())),
+        }
     }
+    rows.extend(counts.into_iter().map(|(name, count)| (name, count.to_string())));
     rows.sort_unstable();
     let rows = rows.iter().map(|(name, value)| format!("| {name} | {value} |\n"));
     Ok(format!("| what | figure |\n|---|---|\n{}", rows.collect::<String>()))
@@ -133,6 +141,13 @@ mod tests {
         assert!(once.starts_with("before\n") && once.ends_with("\nafter") && !once.contains("old"));
         assert_eq!(replaced(&once, &table).as_deref(), Some(&*once));
         assert_eq!(replaced("no marks", &table), None);
+    }
+
+    #[test]
+    fn whole_numbers_of_one_name_are_added_up_and_nothing_else_is() {
+        let table = table("b\t2\na\t0\nb\t40\na\t0\nc\t1.5\nc\t0.5\n").expect("figures");
+        let rows: Vec<&str> = table.lines().skip(2).collect();
+        assert_eq!(rows, ["| a | 0 |", "| b | 42 |", "| c | 0.5 |", "| c | 1.5 |"]);
     }
 
     #[test]
