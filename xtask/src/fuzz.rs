@@ -19,6 +19,8 @@ use crate::driver;
 const TARGETS: [&str; 7] = ["frames", "handshake", "wire", "peers", "address", "settings", "plans"];
 /// The build, on a slow machine.
 const BUILD_TIME_MAX: Duration = Duration::from_mins(20);
+/// The build, on two cores.
+const BUILD_TIME_USUAL: Duration = Duration::from_mins(3);
 /// Where everything is that is not kept.
 const FOLDER: &str = "target/fuzz";
 /// The fuzzers are linked for this machine by its full name: so flags for them do not reach what
@@ -97,6 +99,19 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     Ok(if fuzzed.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// For how many seconds each target can run if all of them are to have ended, and to have been
+/// built, within `time`.
+pub(crate) fn seconds_within(time: Duration) -> u32 {
+    let rounds = u32::try_from(TARGETS.len().div_ceil(parallel())).expect("few targets");
+    let seconds = time.saturating_sub(BUILD_TIME_USUAL).as_secs() / u64::from(rounds);
+    u32::try_from(seconds).unwrap_or(u32::MAX)
+}
+
+/// Targets that run at once: one for each processor.
+fn parallel() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// Builds every target and runs each for so long.
 pub(crate) fn all(root: &Path, seconds: u32) -> anyhow::Result<Fuzzed> {
     let build = Build::Plain;
@@ -173,9 +188,8 @@ fn fuzz_all(
     targets: &[&'static str],
     seconds: u32,
 ) -> anyhow::Result<Fuzzed> {
-    let parallel = std::thread::available_parallelism().map_or(1, usize::from);
     let mut fuzzed = Fuzzed::default();
-    for group in targets.chunks(parallel) {
+    for group in targets.chunks(parallel()) {
         let start = |target: &&'static str| start(root, build, target, seconds);
         let running: Vec<Running> = group.iter().map(start).collect::<anyhow::Result<_>>()?;
         for started in running {
@@ -289,6 +303,13 @@ mod tests {
             "#10 DONE cov: 3\nstat::number_of_executed_units: 4711\nstat::peak_rss_mb: 40\n";
         assert_eq!(executions(output), 4711);
         assert_eq!(executions("a crash"), 0);
+    }
+
+    #[test]
+    fn all_targets_and_their_build_have_a_place_in_the_time_that_is_left() {
+        let rounds = u32::try_from(TARGETS.len().div_ceil(parallel())).unwrap();
+        assert_eq!(seconds_within(BUILD_TIME_USUAL + rounds * Duration::from_secs(40)), 40);
+        assert_eq!(seconds_within(Duration::from_mins(1)), 0, "there is no time to build them");
     }
 
     #[test]

@@ -38,7 +38,10 @@ enum Task {
     /// they are missing. What was skipped is printed with its reason; with `CI` set a skip is a
     /// failure. Ends with one line: `N passed, N failed`.
     Test,
-    /// Runs every test in its longer form and prints the table of what was proved: up to two hours.
+    /// Runs every test in its longer form and prints the table of what was proved.
+    ///
+    /// Two hours at most. Each test is told when it has ended, one that takes long each minute. If
+    /// something failed, the table is printed and not recorded.
     Prove(prove::Options),
     /// Builds the fuzzers and runs each for a while, from the kept inputs on.
     Fuzz(fuzz::Options),

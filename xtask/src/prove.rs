@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 
-use crate::driver;
 use crate::step::{self, Counted, PROFILE, Step};
+use crate::{driver, fuzz};
 
 /// Names the file to which tests add what they counted. The test kit writes it.
 const FIGURES_VARIABLE: &str = "SILORING_FIGURES";
@@ -20,15 +21,26 @@ const DOCUMENT: &str = "docs/testing.md";
 /// The lines of the document between which it stands.
 const MARKS: [&str; 2] = ["<!-- figures -->", "<!-- end of figures -->"];
 
-/// How long each fuzz target runs.
-const FUZZ_SECONDS: u32 = 300;
+/// How long each fuzz target runs, if there is time.
+const FUZZ_SECONDS_MAX: u32 = 300;
+/// How long it runs in any case: as in the checks.
+const FUZZ_SECONDS_MIN: u32 = 20;
+/// What is kept for the fuzzers of the whole time.
+const FUZZ_TIME: Duration = Duration::from_mins(6);
+/// A batch that is given less proves less than the checks do.
+const MINUTES_MIN: i64 = 40;
 
-/// What to do with the table.
+/// How long, and what to do with the table.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Put the table into docs/testing.md, if nothing failed.
     #[arg(long)]
     record: bool,
+    /// How long all may take, building included: tests that have not ended by then are ended, and
+    /// failed; the fuzzers share what the tests leave.
+    #[arg(long, default_value_t = 120)]
+    #[arg(value_parser = clap::value_parser!(u32).range(MINUTES_MIN..))]
+    minutes: u32,
 }
 
 /// The test kit reads the variable.
@@ -50,6 +62,9 @@ const TEST_WITH_NEXTEST: Step = Step {
         "never",
         "--show-progress",
         "none",
+        // Who waits for hours sees what has ended, of how many, and how long it took.
+        "--status-level",
+        "pass",
     ],
     counted: Counted::AsPrinted,
     variables: LONG,
@@ -80,9 +95,12 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
     let figures = step::empty_file(root, "figures.txt")?;
     let has_nextest = driver::has_program("cargo-nextest");
     let tests = if has_nextest { &TEST_WITH_NEXTEST } else { &TEST_WITH_CARGO };
-    let mut report = step::run(root, &[tests], &[(FIGURES_VARIABLE, &figures)])?;
+    let whole = Duration::from_mins(u64::from(options.minutes));
+    let files = [(FIGURES_VARIABLE, &*figures)];
+    let mut report = step::run(root, &[tests], &files, whole.saturating_sub(FUZZ_TIME))?;
     let mut text = std::fs::read_to_string(&figures).context("cannot read the figures")?;
-    for (target, executions) in report.fuzz(root, FUZZ_SECONDS) {
+    let left = fuzz::seconds_within(whole.saturating_sub(report.time()));
+    for (target, executions) in report.fuzz(root, left.clamp(FUZZ_SECONDS_MIN, FUZZ_SECONDS_MAX)) {
         writeln!(text, "fuzz: {target}, executions\t{executions}").expect("a string takes it");
     }
     let code = report.print();

@@ -11,8 +11,8 @@ use anyhow::Context;
 use crate::tally::Tally;
 use crate::{driver, fuzz, setup};
 
-/// One step, building included, on a slow machine.
-const STEP_TIME_MAX: Duration = Duration::from_mins(40);
+/// One step of the checks, building included, on a slow machine.
+pub(crate) const STEP_TIME_MAX: Duration = Duration::from_mins(40);
 /// The profile of everything that is linked.
 pub(crate) const PROFILE: &str = "ci";
 /// Names the file to which a test that could not run adds a line. The test kit writes it.
@@ -36,15 +36,21 @@ pub(crate) struct Step {
     pub(crate) variables: &'static [(&'static str, &'static str)],
 }
 
-/// Sets up what is missing and runs the steps, with `files` named in their environment.
-pub(crate) fn run(root: &Path, steps: &[&Step], files: &[(&str, &Path)]) -> anyhow::Result<Report> {
-    let mut report = Report { unavailable: setup::run(root)?, ..Report::default() };
+/// Sets up what is missing and runs the steps, with `files` named in their environment, each for
+/// `bound` at most. Of the task they are all but the last step: that is [`Report::fuzz`].
+pub(crate) fn run(
+    root: &Path,
+    steps: &[&Step],
+    files: &[(&str, &Path)],
+    bound: Duration,
+) -> anyhow::Result<Report> {
+    let unavailable = setup::run(root)?;
+    let mut report = Report { unavailable, steps_count: steps.len() + 1, ..Report::default() };
     let skips = empty_file(root, "skipped-tests.txt")?;
     for step in steps {
-        report.run(
-            command(root, step).env(SKIPS_VARIABLE, &skips).envs(files.iter().copied()),
-            step,
-        )?;
+        let mut command = driver::program(root, bound, "cargo", step.arguments);
+        command.envs(step.variables.iter().copied()).env(SKIPS_VARIABLE, &skips);
+        report.run(command.envs(files.iter().copied()), step)?;
     }
     let text = std::fs::read_to_string(&skips).context("cannot read what was skipped")?;
     report.skipped = text.lines().map(str::to_owned).collect();
@@ -66,6 +72,8 @@ pub(crate) struct Report {
     rows: Vec<Row>,
     unavailable: Vec<String>,
     skipped: Vec<String>,
+    /// Steps of the task, those to come included.
+    steps_count: usize,
 }
 
 struct Row {
@@ -76,7 +84,7 @@ struct Row {
 
 impl Report {
     fn run(&mut self, command: &mut Command, step: &Step) -> anyhow::Result<()> {
-        println!("\n==== {}: cargo {}", step.name, step.arguments.join(" "));
+        self.begin(step.name, &format!("cargo {}", step.arguments.join(" ")));
         let run = driver::run(command)?;
         let is_ok = run.status.success();
         let tally = match step.counted {
@@ -87,10 +95,21 @@ impl Report {
         Ok(())
     }
 
+    /// How long all has taken so far.
+    pub(crate) fn time(&self) -> Duration {
+        self.rows.iter().map(|row| row.time).sum()
+    }
+
+    /// Says which step comes, of how many, and when.
+    fn begin(&self, name: &str, what: &str) {
+        let (number, seconds) = (self.rows.len() + 1, self.time().as_secs());
+        println!("\n==== {number} of {}, after {seconds} s: {name}: {what}", self.steps_count);
+    }
+
     /// Runs each fuzz target for so long; what each did. A machine that cannot build them says so:
     /// what they found before is replayed by the tests in any case.
     pub(crate) fn fuzz(&mut self, root: &Path, seconds: u32) -> Vec<(&'static str, u64)> {
-        println!("\n==== fuzz: each target for {seconds} s");
+        self.begin("fuzz", &format!("each target for {seconds} s"));
         if let Some(missing) = fuzz::missing() {
             self.unavailable.push(missing.to_owned());
             return Vec::new();
@@ -140,12 +159,6 @@ impl Report {
         println!("{} passed, {} failed", total.passed, total.failed);
         if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
-}
-
-fn command(root: &Path, step: &Step) -> Command {
-    let mut command = driver::program(root, STEP_TIME_MAX, "cargo", step.arguments);
-    command.envs(step.variables.iter().copied());
-    command
 }
 
 fn is_ci() -> bool {

@@ -145,7 +145,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
     let has_nextest = driver::has_program("cargo-nextest");
     let test = if has_nextest { &TEST_WITH_NEXTEST } else { &TEST_WITH_CARGO };
     let steps = [&FORMAT, &LINT, &INTERLEAVINGS, test, &DOCUMENTATION, &BENCH_SMOKE];
-    let mut report = step::run(root, &steps, &[])?;
+    let mut report = step::run(root, &steps, &[], step::STEP_TIME_MAX)?;
     let _executions = report.fuzz(root, FUZZ_SECONDS);
     Ok(report.print())
 }
