@@ -35,6 +35,30 @@ const LINT: Step = Step {
     variables: &[],
 };
 
+/// What users build: everything else here is built with the switches by which tests plant defects.
+const LINT_RELEASED: Step = Step {
+    name: "lint released",
+    arguments: &[
+        "clippy",
+        "--profile",
+        PROFILE,
+        "--package",
+        "siloring",
+        "--package",
+        "siloring-cli",
+        "--package",
+        "siloring-testkit",
+        "--lib",
+        "--bins",
+        "--locked",
+        "--",
+        "-D",
+        "warnings",
+    ],
+    counted: Counted::AsOne,
+    variables: &[],
+};
+
 const TEST_WITH_NEXTEST: Step = Step {
     name: "test",
     arguments: &[
@@ -144,7 +168,8 @@ const FUZZ_SECONDS: u32 = 20;
 pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
     let has_nextest = driver::has_program("cargo-nextest");
     let test = if has_nextest { &TEST_WITH_NEXTEST } else { &TEST_WITH_CARGO };
-    let steps = [&FORMAT, &LINT, &INTERLEAVINGS, test, &DOCUMENTATION, &BENCH_SMOKE];
+    let steps =
+        [&FORMAT, &LINT, &LINT_RELEASED, &INTERLEAVINGS, test, &DOCUMENTATION, &BENCH_SMOKE];
     let mut report = step::run(root, &steps, &[], step::STEP_TIME_MAX)?;
     let _executions = report.fuzz(root, FUZZ_SECONDS);
     Ok(report.print())
