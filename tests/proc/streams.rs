@@ -334,7 +334,7 @@ pub(crate) fn publishing_asks_no_store(cluster: &Cluster) {
         }
         asked(ann, bob) == before
     };
-    until("the streams are hot", Duration::from_secs(20), || warm(&mut ann, &mut bob));
+    until("the streams are hot", 4 * HOT_AFTER, || warm(&mut ann, &mut bob));
 
     let (before, began) = (asked(&mut ann, &mut bob), Instant::now());
     let poured = ["one", "two"].map(|stream| {
