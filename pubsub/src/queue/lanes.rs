@@ -2,9 +2,9 @@
 //!
 //! What was taken in before is known by its number, whether it is closed or not; what came too
 //! early waits for the numbers before it, though not for those that its publisher has given up, nor
-//! for longer than `LANE_HOLD_MAX`: a number that comes later than that is refused, so that no order
-//! is ever broken. What its publisher has done with is said by each event as it was when it was
-//! first sent: whoever waits longer than a moment is let go, asked for anew, and waited for.
+//! for longer than `LANE_HOLD_MAX`: a number that comes later than that is refused, so that no
+//! order is ever broken. What its publisher has done with is said by each event as it was when it
+//! was first sent: whoever waits longer than a moment is let go, asked for anew, and waited for.
 
 use siloring_core::limits::{LANE_HELD_MAX, LANE_HOLD_MAX, LANES_MAX};
 use siloring_core::outcome::{DeliveryFailure, IndeterminateKind, RejectedKind};
