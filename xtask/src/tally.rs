@@ -61,12 +61,13 @@ impl Tally {
     }
 
     /// `Starting 9 tests across 2 binaries (3 tests skipped, including 2 tests via
-    /// profile.default.default-filter)`: those 2.
+    /// profile.default.default-filter)`: those 2; or `(3 tests skipped via profile…)`: all 3.
     fn deferred(line: &str) -> Option<u64> {
-        let (_, rest) = line.trim_start().strip_prefix("Starting ")?.split_once("including ")?;
-        let (number, filter) = rest.split_once(" test")?;
-        let is_filter = filter.trim_start_matches('s').starts_with(" via profile.");
-        number.parse().ok().filter(|_| is_filter)
+        let (_, skipped) = line.trim_start().strip_prefix("Starting ")?.split_once('(')?;
+        let part = skipped.split_once("including ").map_or(skipped, |(_, part)| part);
+        let (number, filter) = part.split_once(" test")?;
+        let filter = filter.trim_start_matches('s').trim_start_matches(" skipped");
+        number.parse().ok().filter(|_| filter.starts_with(" via profile."))
     }
 }
 
@@ -120,6 +121,7 @@ mod tests {
         let filter = "via profile.default.default-filter";
         assert_eq!(of(&format!("3 tests skipped, including 2 tests {filter}")), (1, 1, 2));
         assert_eq!(of(&format!("3 tests skipped, including 1 test {filter}")), (1, 2, 1));
+        assert_eq!(of(&format!("3 tests skipped {filter}")), (1, 0, 3));
         assert_eq!(of("3 tests skipped"), (1, 3, 0));
         assert_eq!(of("3 tests skipped, including 1 binary via command line"), (1, 3, 0));
     }

@@ -83,8 +83,7 @@ impl Queue {
                 return self.hold(now, event);
             }
             if number < expected {
-                let detail = "later events of its publisher have waited for it, and went ahead";
-                return Published::Refused(DeliveryFailure::rejected(RejectedKind::Moving, detail));
+                return refused("later events of its publisher have waited for it, and went ahead");
             }
         }
         self.lanes.get_or_default(id).held.remove(&number);

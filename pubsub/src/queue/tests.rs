@@ -126,7 +126,7 @@ fn an_event_that_was_let_go_keeps_its_place_and_one_that_nobody_waits_for_is_ref
     let Published::Refused(failure) = queue.publish(NOW + LANE_HOLD_MAX, event(2, 2)) else {
         panic!("taken in behind the fourth");
     };
-    assert_eq!(failure.rejected_kind(), Some(RejectedKind::Moving));
+    assert_eq!(failure.rejected_kind(), Some(RejectedKind::Overloaded));
     // One that was let go and does not come is not waited for twice.
     assert_eq!(queue.publish(NOW, event(6, 5)), Published::Held);
     assert!(queue.let_go(event(6, 5).origin));

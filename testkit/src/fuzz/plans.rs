@@ -17,6 +17,11 @@ const STEPS_MAX: usize = 12;
 const LOAD_MAX: u32 = 24;
 /// The narrowest pipe of a run: a frame a turn.
 const PIPE_BYTES_MIN: u32 = 256;
+/// The smallest mailbox of a run.
+const MAILBOX_MIN: u32 = 64;
+/// The longest way of a run: in a world that is slower than its silos wait for each other, none of
+/// the design's bounds holds.
+const WAY_MAX: Duration = Duration::from_millis(20);
 
 pub(super) fn run(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
@@ -47,10 +52,20 @@ fn is_small(plan: &Plan) -> bool {
 /// Runs the plan as the simulator's tests do, but without their end: most of a run's time is in
 /// what follows the faults.
 fn run_shortly(mut plan: Plan) {
-    plan.options.defect = None;
-    plan.options.safety = RUN;
-    plan.options.load_per_second = plan.options.load_per_second.min(LOAD_MAX);
-    plan.options.pipe_bytes = plan.options.pipe_bytes.max(PIPE_BYTES_MIN);
+    let options = &mut plan.options;
+    options.defect = None;
+    options.safety = RUN;
+    options.load_per_second = options.load_per_second.min(LOAD_MAX);
+    options.pipe_bytes = options.pipe_bytes.max(PIPE_BYTES_MIN);
+    options.mailbox = options.mailbox.max(MAILBOX_MIN);
+    for way in [
+        &mut options.latency,
+        &mut options.store_latency,
+        &mut options.wake,
+        &mut options.mail_delay,
+    ] {
+        *way = (*way).min(WAY_MAX);
+    }
     let text = plan.to_string();
     let workload = Workload::new();
     let mut cluster = workload.install(Cluster::builder().plan(plan)).build();
