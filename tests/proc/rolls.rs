@@ -120,8 +120,8 @@ fn a_stopping_silo_refuses_at_once_and_hears_its_own_replies() {
     let told = |line: &str| line.contains("status=Draining");
     bob.process.wait_for_log(Duration::from_secs(5), told).unwrap();
     // Its shards hear of it a moment after the one that says so.
-    let refuses = |bob: &mut Silo| bob.outcome("call late 10000").how == "Draining";
-    until("it refuses what is new", Duration::from_secs(1), || refuses(&mut bob));
+    let is_leaving = |bob: &mut Silo| bob.outcome("call late 10000").how == "Draining";
+    until("it refuses what is new", Duration::from_secs(1), || is_leaving(&mut bob));
     for _ in 0..20 {
         let refused = bob.outcome("call late 10000");
         assert_eq!(refused.how, "Draining");
