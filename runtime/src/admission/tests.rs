@@ -112,6 +112,7 @@ impl Shard {
                     let verdict = self.admission.judge(looked, came_after);
                     if self.asks == Asks::Never || verdict == Verdict::Admit {
                         self.now += self.turn;
+                        self.admission.stepped(1);
                         handled.push(came);
                     } else {
                         self.now += REFUSING;
@@ -180,6 +181,7 @@ const MS: Duration = Duration::from_millis(1);
 /// Judges one that has waited so long.
 fn judged(admission: &mut Admission, now: Moment, waited: Duration) -> Verdict {
     let verdict = admission.judge(Moment::ZERO + now.since(Moment::ZERO) + waited, now);
+    admission.stepped(u64::from(verdict == Verdict::Admit));
     admission.worked(Duration::from_micros(10));
     verdict
 }
@@ -235,6 +237,18 @@ fn only_what_is_late_is_refused_and_it_ends_when_little_is() {
     assert_eq!(judged(&mut admission, now + MS, 6 * MS), Verdict::Admit, "it begins anew");
 }
 
+/// A shard whose own futures are all its work has short turns, however long its loops are.
+#[test]
+fn what_is_asked_of_others_counts_as_turns_too() {
+    let mut admission = Admission::new(OVERLOAD_DELAY);
+    for _ in 0..100 {
+        admission.stepped(1_000);
+        admission.worked(MS);
+    }
+    assert_eq!(admission.turns_per_loop(), TURNS_PER_LOOP_MAX);
+    assert_eq!(admission.delay_max(), OVERLOAD_DELAY);
+}
+
 #[test]
 fn slow_turns_stretch_what_counts_as_late_up_to_a_bound() {
     let mut admission = Admission::new(OVERLOAD_DELAY);
@@ -244,6 +258,7 @@ fn slow_turns_stretch_what_counts_as_late_up_to_a_bound() {
     let work = |admission: &mut Admission, turn: Duration| {
         for _ in 0..2 * TURNS_MEANT {
             assert_eq!(admission.judge(now, now), Verdict::Admit);
+            admission.stepped(1);
             admission.worked(turn);
         }
     };

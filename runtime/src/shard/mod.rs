@@ -365,7 +365,7 @@ impl<L: Links> Shard<L> {
         if !self.is_fenced(now) {
             self.accept_held();
         }
-        let mut more = true;
+        let (mut more, before) = (true, self.progress);
         for _ in 0..self.admission.turns_per_loop() {
             if !self.step() {
                 // What was held may have been too much for one run.
@@ -374,6 +374,7 @@ impl<L: Links> Shard<L> {
             }
             self.progress += 1;
         }
+        self.admission.stepped(self.progress - before);
         // What is left then is older than what comes: that waits behind it.
         self.behind_since = self.behind_since.or(Some(now)).filter(|_| more);
         more
