@@ -7,7 +7,7 @@
 //!
 //! Contract:
 //! - inputs: [`Admission::judge`] for each request that would begin work, with the time and a
-//!   moment after which it came; [`Admission::stepped`], how many turns and polls were run, and
+//!   moment after which it came; [`Admission::stepped`], how many turns were run beside, and
 //!   [`Admission::worked`], how long a loop took that had work; [`Admission::tick`];
 //! - a request is *late* if it has waited for longer than [`Admission::delay_max`]: the setting, or
 //!   [`TURNS_AHEAD`] usual turns where these are longer, so that a shard of slow turns is not taken
@@ -71,8 +71,8 @@ pub(crate) struct Admission {
     /// What the last turns took, and how many they were.
     worked: Duration,
     worked_count: u64,
-    /// Turns since [`Admission::worked`].
-    stepped_count: u64,
+    /// Turns since [`Admission::worked`]: most requests run as they come, the rest is stepped.
+    turns_count: u64,
     /// Requests that were refused, ever.
     refused_count: u64,
     event: Option<Event>,
@@ -85,7 +85,7 @@ impl Admission {
             state: State::Open,
             worked: Duration::ZERO,
             worked_count: 0,
-            stepped_count: 0,
+            turns_count: 0,
             refused_count: 0,
             event: None,
         }
@@ -95,6 +95,7 @@ impl Admission {
     #[inline]
     pub(crate) fn judge(&mut self, now: Moment, came_after: Moment) -> Verdict {
         if now.since(came_after) <= self.delay_target && self.state == State::Open {
+            self.turns_count += 1;
             return Verdict::Admit;
         }
         self.judge_late(now, now.since(came_after))
@@ -127,20 +128,21 @@ impl Admission {
                 return Verdict::Refuse;
             }
         }
+        self.turns_count += 1;
         Verdict::Admit
     }
 
-    /// So many turns were run: of requests, or of futures that were woken.
+    /// So many turns were run that no request began as it came: of what had waited, and of futures.
     #[inline]
     pub(crate) const fn stepped(&mut self, count: u64) {
-        self.stepped_count += count;
+        self.turns_count += count;
     }
 
     /// A loop that had something to do took so long.
     pub(crate) fn worked(&mut self, span: Duration) {
         self.worked += span;
-        self.worked_count += self.stepped_count;
-        self.stepped_count = 0;
+        self.worked_count += self.turns_count;
+        self.turns_count = 0;
         while self.worked_count >= TURNS_MEANT {
             self.worked /= 2;
             self.worked_count /= 2;

@@ -112,7 +112,6 @@ impl Shard {
                     let verdict = self.admission.judge(looked, came_after);
                     if self.asks == Asks::Never || verdict == Verdict::Admit {
                         self.now += self.turn;
-                        self.admission.stepped(1);
                         handled.push(came);
                     } else {
                         self.now += REFUSING;
@@ -181,7 +180,6 @@ const MS: Duration = Duration::from_millis(1);
 /// Judges one that has waited so long.
 fn judged(admission: &mut Admission, now: Moment, waited: Duration) -> Verdict {
     let verdict = admission.judge(Moment::ZERO + now.since(Moment::ZERO) + waited, now);
-    admission.stepped(u64::from(verdict == Verdict::Admit));
     admission.worked(Duration::from_micros(10));
     verdict
 }
@@ -258,7 +256,6 @@ fn slow_turns_stretch_what_counts_as_late_up_to_a_bound() {
     let work = |admission: &mut Admission, turn: Duration| {
         for _ in 0..2 * TURNS_MEANT {
             assert_eq!(admission.judge(now, now), Verdict::Admit);
-            admission.stepped(1);
             admission.worked(turn);
         }
     };
