@@ -114,7 +114,7 @@ pub(crate) fn mirrors_live_and_die(cluster: &Cluster) {
         assert!(killed.elapsed() < DETECTION_TIME_MAX, "the dead mirror stays");
         number += 1;
         let ended = dora.publish("general", number);
-        assert_eq!(ended.how, "handled", "the others hear: {ended:?}");
+        assert_eq!(ended.how, "handled", "the dead mirror stays, the others hear: {ended:?}");
         longest = longest.max(ended.time);
     }
     let last = dora.publish("general", number + 1);

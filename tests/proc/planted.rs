@@ -76,5 +76,5 @@ fn a_subscription_that_outlives_its_incarnation_is_found_by_its_successor() {
 /// H11.
 #[test]
 fn a_dead_mirror_that_stays_is_found() {
-    found("stream-rows-without-incarnation", "the others hear", mirrors_live_and_die);
+    found("stream-rows-without-incarnation", "the dead mirror stays", mirrors_live_and_die);
 }
