@@ -35,7 +35,7 @@ use siloring_core::time::Moment;
 
 /// So many usual turns may be ahead of a request: at four fifths of a shard's capacity, with
 /// arrivals at random, one request in a thousand finds more.
-const TURNS_AHEAD: u32 = 16;
+const TURNS_AHEAD: u64 = 16;
 /// Refusing ends when only one request in so many is late.
 const LATE_SHARE: u64 = 16;
 /// One in so many late requests is taken: too few to be seen in a percentile.
@@ -69,7 +69,7 @@ pub(crate) struct Admission {
     delay_target: Duration,
     state: State,
     /// What the last turns took, and how many they were.
-    worked: Duration,
+    worked_ns: u64,
     worked_count: u64,
     /// Turns since [`Admission::worked`]: most requests run as they come, the rest is stepped.
     turns_count: u64,
@@ -83,7 +83,7 @@ impl Admission {
         Self {
             delay_target,
             state: State::Open,
-            worked: Duration::ZERO,
+            worked_ns: 0,
             worked_count: 0,
             turns_count: 0,
             refused_count: 0,
@@ -140,11 +140,11 @@ impl Admission {
 
     /// A loop that had something to do took so long.
     pub(crate) fn worked(&mut self, span: Duration) {
-        self.worked += span;
+        self.worked_ns = self.worked_ns.saturating_add(nanos(span));
         self.worked_count += self.turns_count;
         self.turns_count = 0;
         while self.worked_count >= TURNS_MEANT {
-            self.worked /= 2;
+            self.worked_ns /= 2;
             self.worked_count /= 2;
         }
     }
@@ -184,31 +184,34 @@ impl Admission {
 
     /// How many requests to take before the time is read again.
     pub(crate) fn turns_per_look(&self) -> usize {
-        turns_in(LOOK_AFTER_WORK, self.mean(), TURNS_PER_LOOK_MAX)
+        turns_in(LOOK_AFTER_WORK, self.mean_ns(), TURNS_PER_LOOK_MAX)
     }
 
     /// How many steps to make before the links are looked at again.
     pub(crate) fn turns_per_loop(&self) -> usize {
-        turns_in(LOOP_TIME_MAX, self.mean(), TURNS_PER_LOOP_MAX)
+        turns_in(LOOP_TIME_MAX, self.mean_ns(), TURNS_PER_LOOP_MAX)
     }
 
     /// How long a request may have waited.
     fn delay_max(&self) -> Duration {
-        let turns = self.mean().saturating_mul(TURNS_AHEAD);
+        let turns = Duration::from_nanos(self.mean_ns().saturating_mul(TURNS_AHEAD));
         self.delay_target.max(turns.min(OVERLOAD_DELAY_MAX))
     }
 
-    /// What a turn costs the shard, all in all.
-    fn mean(&self) -> Duration {
-        let count = u32::try_from(self.worked_count).unwrap_or(u32::MAX);
-        self.worked.checked_div(count).unwrap_or_default()
+    /// What a turn costs the shard, all in all. Asked in each loop: a division and no more.
+    fn mean_ns(&self) -> u64 {
+        self.worked_ns.checked_div(self.worked_count).unwrap_or_default()
     }
 }
 
 /// How many turns fit a span: one at least, and no more than `most`.
-fn turns_in(span: Duration, turn: Duration, most: usize) -> usize {
-    let fitting = span.as_nanos().checked_div(turn.as_nanos());
+fn turns_in(span: Duration, turn_ns: u64, most: usize) -> usize {
+    let fitting = nanos(span).checked_div(turn_ns);
     fitting.and_then(|count| usize::try_from(count).ok()).map_or(most, |count| count.clamp(1, most))
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

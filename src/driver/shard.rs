@@ -426,7 +426,7 @@ impl<N: Node> Pump<N> {
             any = true;
         }
         self.node.set_came_after(self.mail_taken_at.max(self.woken_at));
-        let mut unlooked = 0;
+        let (mut unlooked, looks_after) = (0, self.node.turns_per_look());
         for _ in 0..MAIL_PER_LOOP_MAX {
             let Some(post) = self.letterbox.mail.receive() else {
                 self.mail_taken_at = self.now;
@@ -439,7 +439,7 @@ impl<N: Node> Pump<N> {
                 Post::Stop => self.stop_at = Some(self.now),
             }
             unlooked += 1;
-            if unlooked >= self.node.turns_per_look() {
+            if unlooked >= looks_after {
                 unlooked = 0;
                 if self.read_clock().since(began) >= LOOP_TIME_MAX {
                     break;

@@ -261,7 +261,7 @@ fn slow_turns_stretch_what_counts_as_late_up_to_a_bound() {
     };
     work(&mut admission, 10 * MS);
     assert_eq!((admission.turns_per_look(), admission.turns_per_loop()), (1, 1));
-    let stretched = 10 * MS * TURNS_AHEAD;
+    let stretched = 10 * MS * u32::try_from(TURNS_AHEAD).unwrap();
     assert!(admission.delay_max() > stretched / 2 && admission.delay_max() <= stretched);
     work(&mut admission, 1_000 * MS);
     assert_eq!(admission.delay_max(), OVERLOAD_DELAY_MAX);
