@@ -23,7 +23,6 @@ const SELDOM: &[&str] = &[
     "a silo ends while it takes or rebuilds ranges",
     "a write without an answer was not made",
     "a dead letter is kept",
-    "forward limit",
     "failed RegistryUnavailable",
     "fault hints-doubled",
     "fault hints-forged",

@@ -75,6 +75,10 @@ impl Queue {
             // A frame that was late: the event has had its outcome, here or at an earlier owner.
             return Published::Refused(done_with());
         }
+        if number <= expected && !lane.held.is_empty() {
+            // It was let go, and has come again in its turn.
+            lane.held.remove(&number);
+        }
         if let Some(known) = self.join(event.origin, event.waiting) {
             return known;
         }
@@ -86,7 +90,6 @@ impl Queue {
                 return refused("later events of its publisher have waited for it, and went ahead");
             }
         }
-        self.lanes.get_or_default(id).held.remove(&number);
         let taken = self.take_in(event);
         self.take_held(id);
         taken

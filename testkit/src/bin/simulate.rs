@@ -31,13 +31,13 @@ struct Asked {
     #[arg(long)]
     shrink: bool,
     /// Tells every step, on standard error.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "seeds")]
     trace: bool,
     /// Plants a defect, by its name: the checks should find it.
     #[arg(long, value_name = "NAME")]
     defect: Option<String>,
     /// Sets an option of a drawn run, as a line of a plan does: "mix hubs".
-    #[arg(long, value_name = "LINE", value_parser = parse_option)]
+    #[arg(long, value_name = "LINE", value_parser = parse_option, conflicts_with = "plan")]
     set: Vec<String>,
     /// Prints the report as one JSON object, on the last line.
     #[arg(long)]
