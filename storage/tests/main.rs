@@ -11,5 +11,7 @@ mod models;
 mod registry;
 #[path = "../../testkit/src/postgres.rs"]
 pub mod server;
+#[path = "../../testkit/src/stop.rs"]
+mod stop;
 mod threads;
 mod watch;

@@ -12,3 +12,4 @@ pub mod fuzz;
 pub mod postgres;
 pub mod process;
 pub mod sim;
+mod stop;

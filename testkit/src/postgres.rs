@@ -19,6 +19,8 @@ use std::sync::{Mutex, PoisonError};
 use postgres::{Client, NoTls};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
+use crate::stop::stop;
+
 /// Bound of `initdb`, in seconds for `timeout`.
 const INITDB_SECONDS: &str = "60";
 /// Bound of one start or stop, in seconds for `pg_ctl`.
@@ -219,15 +221,17 @@ impl PrivatePostgres {
         self.signal(&[self.pid()?], Signal::KILL)
     }
 
-    /// Stops all its processes with SIGSTOP until the guard is dropped: connections are accepted by
-    /// the kernel and nothing is said on them.
+    /// Stops all its processes with SIGSTOP until the guard is dropped: from its making on,
+    /// connections are accepted by the kernel and nothing is said on them.
     pub fn pause(&self) -> Result<Paused<'_>, PostgresError> {
         let server = self.pid()?;
-        self.signal(&[server], Signal::STOP)?;
-        let mut pids = children(server);
-        pids.push(server);
-        let paused = Paused { server: self, pids };
-        self.signal(&paused.pids, Signal::STOP)?;
+        let mut paused = Paused { server: self, pids: vec![server] };
+        // The server first: it can start no more sessions then.
+        stop(server).map_err(|source| io_error("pausing the server", source))?;
+        paused.pids.extend(children(server));
+        for session in &paused.pids {
+            stop(*session).map_err(|source| io_error("pausing a session", source))?;
+        }
         Ok(paused)
     }
 
@@ -337,20 +341,6 @@ impl Drop for PrivatePostgres {
 pub struct Paused<'a> {
     server: &'a PrivatePostgres,
     pids: Vec<Pid>,
-}
-
-impl Paused<'_> {
-    /// Whether the kernel says that all of them are stopped.
-    pub fn is_stopped(&self) -> bool {
-        self.pids.iter().all(|pid| {
-            let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-            // The state follows the name, which ends with the last parenthesis. A session may have
-            // ended meanwhile.
-            stat.map_or(true, |stat| {
-                stat.rsplit_once(')').is_some_and(|(_, s)| s.trim().starts_with('T'))
-            })
-        })
-    }
 }
 
 impl Drop for Paused<'_> {

@@ -57,7 +57,6 @@ fn a_store_that_is_killed_cut_off_or_silent_kills_nobody_and_loses_nothing() {
         go_on(CALM / 10);
     }
     let paused = server.pause().expect("it runs");
-    until("the kernel says so", DETECTION_TIME_MAX, || paused.is_stopped());
     go_on(2 * CALM);
     drop(paused);
     run.fault("store silent");

@@ -50,6 +50,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use siloring_core::Moment;
 
+use crate::stop::stop;
 use log::Log;
 /// How long the log of an ended process is waited for.
 const LOG_SETTLE_TIME_MAX: Duration = Duration::from_millis(500);
@@ -246,9 +247,9 @@ impl Process {
         self.wait_exit(Duration::from_secs(10))
     }
 
-    /// Stops it with SIGSTOP: it holds its sockets and answers nothing.
+    /// Stops it with SIGSTOP: when this returns, it holds its sockets and answers nothing.
     pub fn pause(&self) -> Result<(), ProcessError> {
-        self.signal(Signal::STOP)
+        self.unless_ended(stop)
     }
 
     /// Wakes a paused process.
@@ -329,14 +330,16 @@ impl Process {
     }
 
     fn signal(&self, signal: Signal) -> Result<(), ProcessError> {
+        self.unless_ended(|pid| Ok(kill_process(pid, signal)?))
+    }
+
+    fn unless_ended(&self, act: impl FnOnce(Pid) -> io::Result<()>) -> Result<(), ProcessError> {
         // Not reaped yet (`ended` is only set by our own wait), so the id is still this process'.
         if self.ended.is_some() {
             return Ok(());
         }
-        kill_process(self.pid, signal).map_err(|error| ProcessError::NotSignalled {
-            name: self.name.clone(),
-            source: error.into(),
-        })
+        act(self.pid)
+            .map_err(|source| ProcessError::NotSignalled { name: self.name.clone(), source })
     }
 }
 
@@ -502,6 +505,21 @@ mod tests {
         assert!(matches!(asleep, Err(ProcessError::LineMissing { .. })), "{asleep:?}");
         process.resume().unwrap();
         assert_eq!(process.wait_for_line(BOUND, |_| true).unwrap(), "got one");
+    }
+
+    #[test]
+    fn a_paused_process_has_stopped_even_if_it_waited_for_a_processor() {
+        // More of them than any machine runs at once: most wait for their turn.
+        let cores = std::thread::available_parallelism().unwrap().get();
+        let busy = || shell("echo up; while :; do :; done").start().unwrap();
+        let busy: Vec<_> = std::iter::repeat_with(busy).take(8 * cores).collect();
+        for process in &busy {
+            process.wait_for_line(BOUND, |line| line == "up").unwrap();
+        }
+        for process in &busy {
+            process.pause().unwrap();
+            assert!(crate::stop::is_still(process.pid));
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ const LIFTED: &[(&str, &str)] = &[
     ("src/driver/clock.rs", "the clock of production"),
     ("storage/src/driver.rs", "the store's threads"),
     ("testkit/src/process/mod.rs", "real processes live in real time"),
+    ("testkit/src/stop.rs", "real processes stop in real time"),
     ("tests/sim/smoke.rs", "the smoke says how fast it was"),
     ("tests/proc/main.rs", "real processes live in real time"),
     ("tests/chaos/main.rs", "real processes live in real time"),
