@@ -2,8 +2,9 @@
 //!
 //! It is a task of the owner's activation that runs while there is something to hand out, and waits
 //! for what comes first: a result, a new event, the time of a further attempt. Consumers of one
-//! silo that stand at the same event share a frame; one that kept the others waiting has its own
-//! until it keeps up. That a silo is gone shows in the result of its frame.
+//! silo that stand at the same event share a frame; one that kept the others waiting, or failed,
+//! has its own for that event, in which it is waited for. That a silo is gone shows in the result
+//! of its frame.
 //!
 //! When its own silo leaves it waits a moment for what is under way, and then leaves the rest to
 //! the next owner: a consumer that does not answer, perhaps because it waits for this very stream,
@@ -126,7 +127,8 @@ fn is_asked(owner: &Owner, cx: &Context<'_>) -> bool {
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Together {
     silo: Generation,
-    /// One that has a frame of its own.
+    /// One that has a frame of its own: in a shared one it is not waited for longer than for the
+    /// others, and an attempt that fails later would not be known to have failed.
     alone: Option<ConsumerKey>,
     positions: Vec<u64>,
 }
@@ -140,7 +142,7 @@ fn launch(owner: &Rc<Owner>, flights: &mut Flights) {
         let Some(member) = members.of(key) else { continue };
         let together = Together {
             silo: silo_of(&member.row.consumer, member.row.owner),
-            alone: member.is_slow.then_some(key),
+            alone: batch.is_again.then_some(key),
             positions: batch.positions.iter().map(|(position, _)| *position).collect(),
         };
         frames.entry(together).or_default().push((key, batch));
@@ -300,7 +302,6 @@ fn of_its_row(
 fn land(owner: &Rc<Owner>, landed: Landed) {
     let Landed { consumers, results } = landed;
     let mut results = results.map(Vec::into_iter);
-    let is_shared = consumers.len() > 1;
     for (key, version) in consumers {
         let report = match &mut results {
             Err(failure) => Report::Lost(of_its_row(owner, key, version, failure.clone())),
@@ -316,11 +317,6 @@ fn land(owner: &Rc<Owner>, landed: Landed) {
                 }
             },
         };
-        if let Some(member) = owner.members.borrow_mut().of_mut(key) {
-            // Whoever keeps up in a frame of its own is put with the others again.
-            member.is_slow =
-                matches!(report, Report::Running { .. }) || (member.is_slow && is_shared);
-        }
         owner.queue.borrow_mut().report(Here::now(), key, report);
     }
     // Before anything can take away a consumer that a dead letter names.

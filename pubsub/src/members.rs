@@ -61,8 +61,6 @@ pub(crate) struct Member {
     /// Declared by a grain type: there is no row.
     pub(crate) is_implicit: bool,
     pub(crate) consumer: ConsumerKey,
-    /// It kept others waiting: it has frames of its own until it keeps up.
-    pub(crate) is_slow: bool,
 }
 
 /// The consumers of a stream.
@@ -135,10 +133,6 @@ impl Members {
 
     pub(crate) fn of(&self, consumer: ConsumerKey) -> Option<&Member> {
         self.by_key.get(self.keys.get(&consumer)?).map(|member| &**member)
-    }
-
-    pub(crate) fn of_mut(&mut self, consumer: ConsumerKey) -> Option<&mut Member> {
-        self.by_key.get_mut(self.keys.get(&consumer)?).map(|member| &mut **member)
     }
 }
 
@@ -259,7 +253,7 @@ impl Owner {
         }
         let (consumer, position, missed) = queue.attach(&row.key, row.owner.is_some(), from);
         members.dead.remove(&row.key);
-        members.add(Member { is_implicit, consumer, is_slow: false, row });
+        members.add(Member { is_implicit, consumer, row });
         (position, missed)
     }
 

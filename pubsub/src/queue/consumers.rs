@@ -333,11 +333,11 @@ fn fill(
     (entries, first): (&VecDeque<Entry>, u64),
     attempts_max: u8,
 ) -> Batch {
-    let mut batch = Batch { positions: Vec::new(), missed: consumer.missed };
+    let is_again = consumer.attempts.front().is_some_and(|attempts| *attempts > 0);
+    let mut batch = Batch { positions: Vec::new(), missed: consumer.missed, is_again };
     let mut bytes = 0;
     // Whichever event made the last try fail, it is found by going one at a time.
-    let is_careful = consumer.attempts.front().is_some_and(|attempts| *attempts > 0);
-    let is_small = is_careful || rare::is_asked(Rare::SmallBatch);
+    let is_small = is_again || rare::is_asked(Rare::SmallBatch);
     let limit = if is_small { 1 } else { BATCH_EVENTS_MAX };
     let from = index_of(first, consumer.cursor);
     for (index, entry) in entries.iter().enumerate().skip(from) {
@@ -357,7 +357,8 @@ fn fill(
         consumer.attempts.resize(consumer.attempts.len().max(at + 1), 0);
         let attempt = &mut consumer.attempts[at];
         *attempt = attempt.saturating_add(1);
-        // Each owner that was lost may have made all its attempts: no number is used twice.
+        // Each owner that was lost may have made all its attempts, and no more, as a further one is
+        // waited for and counts: no number is used twice.
         let before = entry.attempts_before.saturating_mul(attempts_max);
         batch.positions.push((position, before.saturating_add(*attempt)));
     }

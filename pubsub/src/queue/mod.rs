@@ -146,6 +146,9 @@ pub(crate) struct Batch {
     pub(crate) positions: Vec<(u64, u8)>,
     /// Events that the consumer was not given before the first one.
     pub(crate) missed: u64,
+    /// The first one was handed out before, and may have run. So is the number of its attempts
+    /// bounded: this one is to be waited for, and never [`Report::Running`].
+    pub(crate) is_again: bool,
 }
 
 /// What came of a batch.
@@ -154,7 +157,7 @@ pub(crate) enum Report {
     /// Of the batch's events the first `done` were handled; the next one ended so, those after it
     /// were not begun.
     Ran { done: usize, failure: Option<DeliveryFailure>, reply: Option<(Schema, Body)> },
-    /// After the first `done` the consumer was still at work: it is asked again.
+    /// After the first `done` the consumer was still at work: it is asked again, and waited for.
     Running { done: usize },
     /// Nobody knows how far it came.
     Lost(DeliveryFailure),

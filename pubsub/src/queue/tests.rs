@@ -235,6 +235,26 @@ fn a_handler_that_always_fails_makes_a_dead_letter_and_the_rest_flows() {
 }
 
 #[test]
+fn one_that_is_not_waited_for_is_waited_for_next_and_so_makes_no_more_attempts_than_it_may() {
+    let mut queue = queue();
+    let (a, ..) = queue.attach("a", true, None);
+    queue.publish(NOW, event(1, 1));
+    let (mut now, mut attempts) = (NOW, Vec::new());
+    while let [(_, batch)] = &*queue.take_ready(now) {
+        attempts.push(batch.positions[0].1);
+        let failed = Report::Ran { done: 0, failure: Some(panicked()), reply: None };
+        let report = if batch.is_again { failed } else { Report::Running { done: 0 } };
+        queue.report(now, a, report);
+        now += LATER;
+    }
+    assert_eq!(attempts, (1..=EVENT_ATTEMPTS_MAX).collect::<Vec<_>>());
+    let Some(QueueOutput::DeadLetter { letter, .. }) = queue.poll_output() else {
+        panic!("no dead letter")
+    };
+    assert_eq!(letter.attempts, EVENT_ATTEMPTS_MAX);
+}
+
+#[test]
 fn what_did_not_run_is_no_attempt() {
     let mut queue = queue();
     let (a, ..) = queue.attach("a", true, None);
@@ -461,6 +481,11 @@ impl Model {
             let through = self.through.get(&key).copied().unwrap_or(0);
             assert!(batch.positions[0].0 > through, "{key} was handed {batch:?} after {through}");
             assert!(batch.positions.windows(2).all(|pair| pair[0].0 < pair[1].0));
+            let most = StreamPolicy::default().attempts_max;
+            assert!(
+                batch.positions.iter().all(|(_, attempt)| *attempt <= most),
+                "{key}: {batch:?}"
+            );
             self.out.insert(key, batch);
         }
     }
@@ -474,7 +499,8 @@ impl Model {
         let (began, report) = match how {
             0 => (done + 1, Report::Ran { done, failure: Some(panicked()), reply: None }),
             1 => (done, Report::Ran { done, failure: Some(moving()), reply: None }),
-            2 => (done, Report::Running { done }),
+            // One that is handed out again is waited for.
+            2 if !batch.is_again => (done, Report::Running { done }),
             3 => (batch.positions.len(), Report::Lost(lost)),
             4 => (0, Report::Lost(moving())),
             _ => (batch.positions.len(), ran(batch.positions.len())),
