@@ -415,6 +415,7 @@ impl Cluster {
         self.steps.clear();
         self.active.clear();
         self.replica = None;
+        self.world.core().end_tears();
         self.apply_active();
         for slot in self.slots() {
             self.start_slot(slot);

@@ -400,6 +400,10 @@ fn a_torn_connection_ends_in_the_middle_of_a_write() {
     assert!(!pair.world.bytes_written().is_multiple_of(20), "a write of 20 bytes was cut");
     assert_eq!((pair.endings(0).len(), pair.endings(1).len()), (1, 1));
     assert_eq!(pair.seen[1].borrow().connected, 2, "a new connection is whole");
+    pair.world.core().tear_between(pair.hosts[0], pair.hosts[1]);
+    pair.world.core().end_tears();
+    pair.run(1);
+    assert_eq!(pair.world.core_ref().torn_count, 1, "what has not torn by then does not");
 }
 
 #[test]

@@ -125,6 +125,16 @@ impl Core {
         }
     }
 
+    /// No connection is torn any more that is not yet: one that has been idle since would be, when
+    /// nobody expects it.
+    pub(in crate::sim) fn end_tears(&mut self) {
+        for connection in &mut self.network.connections {
+            for end in &mut connection.ends {
+                end.pipe.torn = false;
+            }
+        }
+    }
+
     /// Every connection between two hosts passes nothing any more; new ones do.
     pub(in crate::sim) fn forget_between(&mut self, one: HostId, other: HostId) {
         for end in self.network.open_ends_between(one, other) {
