@@ -253,7 +253,7 @@ impl Owner {
         }
         let (consumer, position, missed) = queue.attach(&row.key, row.owner.is_some(), from);
         members.dead.remove(&row.key);
-        members.add(Member { is_implicit, consumer, row });
+        members.add(Member { row, is_implicit, consumer });
         (position, missed)
     }
 
