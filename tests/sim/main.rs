@@ -17,7 +17,6 @@ mod defects;
 mod directory;
 mod gate;
 mod hubs;
-mod instructions;
 mod membership;
 mod plans;
 mod programs;
