@@ -3,6 +3,8 @@
 #[path = "support/allocations.rs"]
 #[expect(dead_code, reason = "the other bench uses all of it")]
 mod allocations;
+#[path = "support/local.rs"]
+mod local;
 #[path = "support/queue.rs"]
 mod queue;
 #[path = "support/silos.rs"]
@@ -13,12 +15,11 @@ mod support;
 
 use std::process::ExitCode;
 
-use anyhow::Context;
+use siloring::Idle;
 use siloring::prelude::*;
-use siloring::{Idle, ShardIndex};
 
 use self::silos::{Cluster, Echo, EchoRef, KEY, Payload, call_times, run_on, start_pinned};
-use self::support::{Bench, Budget, Effort, Options, Row, Sample, processors};
+use self::support::{Bench, Budget, Effort, Options, Row, Sample};
 
 #[global_allocator]
 static ALLOCATOR: allocations::Counting = allocations::Counting;
@@ -45,8 +46,8 @@ impl Meter {
 
 fn main() -> anyhow::Result<ExitCode> {
     let folder = tempfile::tempdir()?;
-    let local = local_silo()?;
-    let keys = [key_of_shard(&local, 0)?, key_of_shard(&local, 1)?];
+    let local = local::start()?;
+    let keys = [local::key_of_shard(&local, 0)?, local::key_of_shard(&local, 1)?];
     let cluster = Cluster::new(folder.path())?;
     let builder = |name| cluster.silo(name, LinkMode::Tcp, Idle::default()).host::<Meter>();
     let target = start_pinned(builder("target"), 1)?;
@@ -96,26 +97,6 @@ fn rows() -> [Row; 3] {
             budget: Budget::ValueAtMost(0.0),
         },
     ]
-}
-
-/// Two shards, each on a processor of its own if there are two.
-fn local_silo() -> anyhow::Result<Silo> {
-    let usable = processors();
-    let (first, last) = usable.first().zip(usable.last()).context("no processor may be used")?;
-    let builder = Silo::builder().cluster("bench-local").shards(2).cpus([*first, *last]);
-    Ok(builder.idle(Idle::default()).host::<Echo>().start()?)
-}
-
-/// A key whose grain lives on a shard.
-fn key_of_shard(silo: &Silo, shard: u16) -> anyhow::Result<String> {
-    let handle = silo.handle();
-    let keys = (0..1_000).map(|number| format!("{KEY}-{number}"));
-    let mut fitting = keys.filter(|key| {
-        let echo = handle.grain::<Echo>(key.as_str());
-        let hash = echo.address().map(|address| address.hash().0);
-        hash.is_ok_and(|hash| ShardIndex::of(hash, handle.shards()) == ShardIndex(shard))
-    });
-    fitting.next().context("a thousand keys miss a shard")
 }
 
 /// Calls both grains, so that they are activated.
