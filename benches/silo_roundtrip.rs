@@ -1,12 +1,14 @@
 //! Calls between two silos that are two processes, against echoes over bare sockets and tokio.
 
 #[path = "support/pairs.rs"]
+#[expect(dead_code, reason = "the peers use all of it")]
 mod pairs;
 #[path = "support/peer.rs"]
 mod peer;
 #[path = "support/silos.rs"]
 mod silos;
 #[path = "support/sockets.rs"]
+#[expect(dead_code, reason = "the peers use all of it")]
 mod sockets;
 #[expect(dead_code, reason = "the other bench uses all of it")]
 mod support;
@@ -17,6 +19,7 @@ use siloring::{Idle, LinkMode};
 
 use self::pairs::{Killed, Pair, idle_share, many_links};
 use self::silos::{KEY, call_times};
+use self::sockets::MESSAGE_BYTES;
 use self::support::{Bench, Budget, Options, Row};
 
 /// Calls under way at once, and frames of tokio's echo.
@@ -56,7 +59,7 @@ fn main() -> anyhow::Result<ExitCode> {
     bench.case(TCP_PARK, |effort| call_times(&park.handle(), KEY, effort));
     bench.case(sockets::UNIX_BUSY, sockets::unix_busy);
     bench.case(UNIX, |effort| call_times(&unix.handle(), KEY, effort));
-    bench.case(TOKIO_MANY, |effort| sockets::tokio_many(IN_FLIGHT, effort));
+    bench.case(TOKIO_MANY, |effort| sockets::tokio_many(IN_FLIGHT, MESSAGE_BYTES, effort));
     bench.case(MANY, |effort| tcp.rate(IN_FLIGHT, effort));
     bench.case(TLS_MANY, |effort| tls.rate(IN_FLIGHT, effort));
     bench.case(LINKS, |effort| many_links(folder.path(), effort));

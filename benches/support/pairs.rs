@@ -13,7 +13,7 @@ use siloring::prelude::*;
 
 use super::peer::{Peer, ready, wait_for_close};
 use super::silos::{
-    Cluster, Echo, EchoRef, KEY, Payload, begin_on, call_times, rest, run_on, start_pinned,
+    Cluster, Echo, EchoRef, KEY, Large, Payload, begin_on, call_times, rest, run_on, start_pinned,
 };
 use crate::support::{Effort, Sample, unpin};
 
@@ -116,6 +116,22 @@ impl Pair {
 
     /// Calls a second with `in_flight` under way on the caller's one shard.
     pub(crate) fn rate(&self, in_flight: usize, effort: Effort) -> anyhow::Result<Sample> {
+        let call = async |echo: &GrainRef<Echo>| echo.echo(Payload::new()).await.map(drop);
+        self.rate_of(call, in_flight, effort)
+    }
+
+    /// The same, for calls that carry a kilobyte there and back.
+    pub(crate) fn rate_large(&self, in_flight: usize, effort: Effort) -> anyhow::Result<Sample> {
+        let call = async |echo: &GrainRef<Echo>| echo.echo_large(Large::new()).await.map(drop);
+        self.rate_of(call, in_flight, effort)
+    }
+
+    fn rate_of(
+        &self,
+        call: impl AsyncFn(&GrainRef<Echo>) -> Result<(), CallError> + Copy + Send + 'static,
+        in_flight: usize,
+        effort: Effort,
+    ) -> anyhow::Result<Sample> {
         let silo = self.handle();
         let (goes_on, done) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
         let workers = (0..in_flight).map(|_| {
@@ -123,7 +139,7 @@ impl Pair {
             let echo = silo.grain::<Echo>(KEY);
             begin_on(&silo, 0, move || async move {
                 while goes_on.load(Ordering::Relaxed) {
-                    echo.echo(Payload::new()).await?;
+                    call(&echo).await?;
                     done.fetch_add(1, Ordering::Relaxed);
                 }
                 Ok::<(), CallError>(())

@@ -1,16 +1,19 @@
 //! The other end of a measured connection: this very program as a second process, in a role.
 //!
 //! The peer prints `ready WHERE` once it can be reached, and ends when its input closes; dropping
-//! the handle kills it and waits for it.
+//! the handle kills it and waits for it. A peer that is not ready within a minute is an error.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::support::{PROCESSORS_VARIABLE, processors};
 
 const ROLE: &str = "--role";
+/// How long a peer may say nothing before it is ready: it opens a store meanwhile, joins a cluster.
+const READY_TIME_MAX: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 /// A running peer.
 #[derive(Debug)]
@@ -52,13 +55,25 @@ impl Peer {
     /// The rest of the next line that begins with `ready`.
     fn answer(&mut self) -> anyhow::Result<String> {
         let mut line = String::new();
-        while self.output.read_line(&mut line)? > 0 {
+        loop {
+            self.wait_for_output()?;
+            if self.output.read_line(&mut line)? == 0 {
+                bail!("it ended before");
+            }
             if let Some(place) = line.strip_prefix("ready") {
                 return Ok(place.trim().to_owned());
             }
             line.clear();
         }
-        bail!("it ended before")
+    }
+
+    /// Waits until a line can be read: a peer writes each at once.
+    fn wait_for_output(&self) -> anyhow::Result<()> {
+        if self.output.buffer().is_empty() {
+            let mut output = [PollFd::new(self.output.get_ref(), PollFlags::IN)];
+            ensure!(poll(&mut output, Some(&READY_TIME_MAX))? > 0, "it has said nothing");
+        }
+        Ok(())
     }
 }
 

@@ -32,6 +32,19 @@ impl Payload {
     }
 }
 
+/// A kilobyte of it.
+#[message(type = "bench.large")]
+pub(crate) struct Large {
+    bytes: [u8; 1024],
+}
+
+impl Large {
+    /// Any 1024 bytes.
+    pub(crate) const fn new() -> Self {
+        Self { bytes: [7; 1024] }
+    }
+}
+
 /// Answers at the first poll, and never.
 #[derive(Grain, Default)]
 #[grain(type = "bench.echo")]
@@ -42,6 +55,11 @@ impl Echo {
     /// The payload, read in place and sent back.
     pub(crate) async fn echo(&mut self, payload: &Archived<Payload>) -> Payload {
         Payload { bytes: payload.bytes }
+    }
+
+    /// The same, for a kilobyte.
+    pub(crate) async fn echo_large(&mut self, payload: &Archived<Large>) -> Large {
+        Large { bytes: payload.bytes }
     }
 
     /// Ends long after every bench, beside other turns.

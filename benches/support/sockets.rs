@@ -4,21 +4,27 @@
 //! socket without pause; blocking that it sleeps in the kernel. The framed echo is what a careful
 //! tokio program does: its length-delimited codec, and one flush for all that is ready.
 
-use std::io::{ErrorKind, Read, Write};
+use std::future::poll_fn;
+use std::hint::spin_loop;
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::pin::Pin;
+use std::task::{self, Poll};
 
 use anyhow::{Context, ensure};
 use bytes::Bytes;
-use futures_util::{FutureExt, SinkExt, StreamExt};
+use futures_util::{FutureExt, Sink, SinkExt, Stream, StreamExt};
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 use super::peer::{Peer, ready};
 use crate::support::{Effort, Sample, measure, measure_rate, pin};
 
-/// Bytes of each message.
-const MESSAGE_BYTES: usize = 64;
+/// Bytes of each message, unless more are asked for.
+pub(crate) const MESSAGE_BYTES: usize = 64;
+/// Bytes that an end over bare sockets reads at once.
+const BATCH_BYTES: usize = 64 * 1024;
 
 /// Busy polling over loopback TCP.
 pub(crate) const TCP_BUSY: &str = "raw busy-polling TCP";
@@ -67,34 +73,62 @@ fn serve_unix() -> anyhow::Result<()> {
     echo(stream)
 }
 
-/// Answers each message with itself, until the other end closes.
+/// Answers what comes with itself, until the other end closes, be it amid answers.
 fn echo(mut stream: impl Read + Write) -> anyhow::Result<()> {
-    let mut message = [0; MESSAGE_BYTES];
-    while receive(&mut stream, &mut message)? {
-        send(&mut stream, &message)?;
+    let mut bytes = vec![0; BATCH_BYTES];
+    loop {
+        let count = receive_some(&mut stream, &mut bytes)?;
+        if count == 0 || !hand_over(&mut stream, &bytes[..count])? {
+            return Ok(());
+        }
     }
-    Ok(())
 }
 
 /// Fills `message`; false if the other end closed instead.
 fn receive(stream: &mut impl Read, message: &mut [u8]) -> anyhow::Result<bool> {
     let mut filled = 0;
     while filled < message.len() {
-        match stream.read(&mut message[filled..]) {
-            Ok(0) => return Ok(false),
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(false),
-            Err(error) => return Err(error).context("cannot read"),
+        match receive_some(stream, &mut message[filled..])? {
+            0 => return Ok(false),
+            count => filled += count,
         }
     }
     Ok(true)
 }
 
-fn send(stream: &mut impl Write, message: &[u8]) -> anyhow::Result<()> {
-    // One message is under way at a time: it always fits the socket's buffer.
-    ensure!(stream.write(message)? == message.len(), "a message was cut");
+/// Waits for some bytes; none if the other end closed instead.
+fn receive_some(stream: &mut impl Read, bytes: &mut [u8]) -> anyhow::Result<usize> {
+    loop {
+        match stream.read(bytes) {
+            Ok(count) => return Ok(count),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => spin_loop(),
+            Err(error) if is_closed(&error) => return Ok(0),
+            Err(error) => return Err(error).context("cannot read"),
+        }
+    }
+}
+
+fn send(stream: &mut impl Write, bytes: &[u8]) -> anyhow::Result<()> {
+    ensure!(hand_over(stream, bytes)?, "the other end closed");
     Ok(())
+}
+
+/// Hands over all bytes; false if the other end closed instead. What is under way at a time fits
+/// the sockets' buffers, so that neither end waits here for the other one.
+fn hand_over(stream: &mut impl Write, mut bytes: &[u8]) -> anyhow::Result<bool> {
+    while !bytes.is_empty() {
+        match stream.write(bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => spin_loop(),
+            Err(error) if is_closed(&error) => return Ok(false),
+            Err(error) => return Err(error).context("cannot write"),
+        }
+    }
+    Ok(true)
+}
+
+fn is_closed(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
 }
 
 /// Round trips of one message with busy polling, over TCP.
@@ -109,11 +143,46 @@ pub(crate) fn tcp_blocking(effort: Effort) -> anyhow::Result<Sample> {
 
 fn tcp(role: &str, waiting: Waiting, effort: Effort) -> anyhow::Result<Sample> {
     let peer = Peer::start(role, &[])?;
+    round_trips(connect_tcp(&peer, waiting)?, effort)
+}
+
+fn connect_tcp(peer: &Peer, waiting: Waiting) -> anyhow::Result<TcpStream> {
     pin(0)?;
     let stream = TcpStream::connect(peer.place())?;
     stream.set_nodelay(true)?;
     stream.set_nonblocking(waiting == Waiting::Busy)?;
-    round_trips(stream, effort)
+    Ok(stream)
+}
+
+/// Messages a second with `in_flight` under way and busy polling, over TCP.
+pub(crate) fn tcp_busy_many(in_flight: usize, effort: Effort) -> anyhow::Result<Sample> {
+    let peer = Peer::start(TCP_BUSY, &[])?;
+    batches(connect_tcp(&peer, Waiting::Busy)?, in_flight, effort)
+}
+
+/// Messages a second with `in_flight` under way and blocking calls, over TCP.
+pub(crate) fn tcp_blocking_many(in_flight: usize, effort: Effort) -> anyhow::Result<Sample> {
+    let peer = Peer::start(TCP_BLOCKING, &[])?;
+    batches(connect_tcp(&peer, Waiting::Blocking)?, in_flight, effort)
+}
+
+/// Sends as many messages as have come back, in one go.
+fn batches(
+    mut stream: impl Read + Write,
+    in_flight: usize,
+    effort: Effort,
+) -> anyhow::Result<Sample> {
+    let sent = vec![7; in_flight * MESSAGE_BYTES];
+    let mut got = vec![0; BATCH_BYTES];
+    let (mut missing_count, mut part_bytes) = (in_flight, 0);
+    measure_rate(effort, || {
+        send(&mut stream, &sent[..missing_count * MESSAGE_BYTES])?;
+        let count = receive_some(&mut stream, &mut got)?;
+        ensure!(count > 0, "the other end closed");
+        missing_count = (part_bytes + count) / MESSAGE_BYTES;
+        part_bytes = (part_bytes + count) % MESSAGE_BYTES;
+        Ok(missing_count)
+    })
 }
 
 /// Round trips of one message with busy polling, over an abstract Unix socket.
@@ -169,29 +238,46 @@ pub(crate) fn tokio_one(effort: Effort) -> anyhow::Result<Sample> {
     })
 }
 
-/// Frames a second over tokio with `in_flight` under way.
-pub(crate) fn tokio_many(in_flight: usize, effort: Effort) -> anyhow::Result<Sample> {
+/// Frames of `message_bytes` a second over tokio with `in_flight` under way.
+pub(crate) fn tokio_many(
+    in_flight: usize,
+    message_bytes: usize,
+    effort: Effort,
+) -> anyhow::Result<Sample> {
     let peer = Peer::start(TOKIO, &[])?;
     pin(0)?;
     let runtime = runtime()?;
     let mut framed = runtime.block_on(connect(peer.place()))?;
-    let message = Bytes::from_static(&[7; MESSAGE_BYTES]);
+    let message = Bytes::from(vec![7; message_bytes]);
     let mut missing_count = in_flight;
     measure_rate(effort, || {
-        runtime.block_on(async {
-            for _ in 0..missing_count {
-                framed.feed(message.clone()).await?;
-            }
-            flush(&mut framed).await?;
-            framed.next().await.context("the other end closed")??;
-            missing_count = 1;
-            while let Some(Some(more)) = framed.next().now_or_never() {
-                more?;
-                missing_count += 1;
-            }
-            Ok(missing_count)
-        })
+        runtime.block_on(poll_fn(|context| {
+            exchange(&mut framed, &message, &mut missing_count, context)
+        }))
     })
+}
+
+/// Sends what is missing, and takes all that has come back, whose number it gives: that is missing
+/// then. It takes also while it cannot send, since the other end does likewise.
+fn exchange(
+    framed: &mut Frames,
+    message: &Bytes,
+    missing_count: &mut usize,
+    context: &mut task::Context<'_>,
+) -> Poll<anyhow::Result<usize>> {
+    let mut framed = Pin::new(framed);
+    while *missing_count > 0 && Sink::<Bytes>::poll_ready(framed.as_mut(), context)?.is_ready() {
+        framed.as_mut().start_send(message.clone())?;
+        *missing_count -= 1;
+    }
+    let _is_flushed = Sink::<Bytes>::poll_flush(framed.as_mut(), context)?;
+    let mut got_count = 0;
+    while let Poll::Ready(frame) = framed.as_mut().poll_next(context) {
+        frame.context("the other end closed")??;
+        got_count += 1;
+    }
+    *missing_count += got_count;
+    if got_count > 0 { Poll::Ready(Ok(got_count)) } else { Poll::Pending }
 }
 
 type Frames = Framed<tokio::net::TcpStream, LengthDelimitedCodec>;
@@ -205,7 +291,7 @@ fn frames(stream: tokio::net::TcpStream) -> anyhow::Result<Frames> {
     Ok(Framed::new(stream, LengthDelimitedCodec::new()))
 }
 
-async fn flush(framed: &mut Frames) -> std::io::Result<()> {
+async fn flush(framed: &mut Frames) -> io::Result<()> {
     SinkExt::<Bytes>::flush(framed).await
 }
 
