@@ -86,7 +86,7 @@ fn rows() -> [Row; 3] {
             unit: "us",
             divisor: 1e3,
             against: Some(QUEUES),
-            budget: Budget::RatioAtMost(2.0),
+            budget: Budget::RatioAtMost(1.5),
         },
         Row {
             name: ALLOCATIONS,

@@ -2,9 +2,10 @@
 //!
 //! A [`Bench`] holds cases and rows. A case measures one thing once a round; rounds are interleaved
 //! over all cases, so that whatever the machine does meanwhile falls on all of them alike, and a
-//! case's value is the median of its rounds. A row compares a case with another case of the same
-//! run, or with a number. Invariants: no ratio mixes runs; a row whose case was not measured ends
-//! the bench with a failure.
+//! case's value is the median of its rounds. A [`Bench::tail`] is the 99.9th percentile of a case
+//! that measures latency, taken in the same way. A row compares a case with another case of the
+//! same run, or with a number. Invariants: no ratio mixes runs; a row whose case was not measured
+//! ends the bench with a failure.
 #![expect(
     clippy::disallowed_methods,
     clippy::print_stdout,
@@ -12,16 +13,22 @@
 )]
 
 mod report;
+mod results;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use hdrhistogram::Histogram;
+use indicatif::{ProgressBar, ProgressStyle};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 pub(crate) use report::{Budget, Row};
+
+use report::Line;
 
 /// Rounds of a full run: the median of five stands against two disturbed ones.
 const ROUNDS: usize = 5;
@@ -33,26 +40,39 @@ const LONGEST_NS: u64 = 60_000_000_000;
 pub(crate) const PROCESSORS_VARIABLE: &str = "SILORING_BENCH_PROCESSORS";
 /// Significant digits of a histogram: a per mille.
 const DIGITS: u8 = 3;
+/// The quantile that [`Bench::tail`] is about.
+const TAIL: f64 = 0.999;
 
-/// What was asked for on the command line: `--quick`, `--json`, and a part of the names of the rows
-/// to measure. Unknown options are cargo's, and passed over.
-#[derive(Debug, Clone)]
+/// What was asked for on the command line: `--quick`, `--json`, `--results FOLDER`, and a part of
+/// the names of the rows to measure. Unknown options are cargo's, and passed over.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Options {
     is_quick: bool,
     is_json: bool,
+    results: Option<PathBuf>,
     filter: String,
 }
 
 impl Options {
     /// Reads the command line.
     pub(crate) fn from_arguments() -> Self {
-        let has = |wanted: &str| std::env::args().any(|argument| argument == wanted);
-        let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
-        Self {
-            is_quick: has("--quick"),
-            is_json: has("--json"),
-            filter: filter.unwrap_or_default(),
+        let mut options = Self::default();
+        let mut arguments = std::env::args().skip(1);
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "--quick" => options.is_quick = true,
+                "--json" => options.is_json = true,
+                "--results" => options.results = arguments.next().map(PathBuf::from),
+                option if option.starts_with('-') => {}
+                _ => options.filter = argument,
+            }
         }
+        options
+    }
+
+    /// Whether few and short rounds were asked for.
+    pub(crate) const fn is_quick(&self) -> bool {
+        self.is_quick
     }
 
     const fn rounds(&self) -> usize {
@@ -147,39 +167,53 @@ type Measure<'a> = Box<dyn FnMut(Effort) -> anyhow::Result<Sample> + 'a>;
 struct Case<'a> {
     name: &'static str,
     measure: Measure<'a>,
-    measured: Measured,
+    /// What each round found.
+    rounds: Vec<Sample>,
 }
 
-/// What the rounds of one case found.
-#[derive(Debug, Default)]
-pub(crate) struct Measured {
-    /// One value a round: the median latency in nanoseconds, or the number.
-    values: Vec<f64>,
-    /// All rounds together, if the case measures latency.
-    times: Option<Histogram<u64>>,
+impl Case<'_> {
+    fn found(&self) -> (&str, Found<'_>) {
+        (self.name, Found { rounds: &self.rounds, quantile: 0.5 })
+    }
 }
 
-impl Measured {
-    fn add(&mut self, sample: Sample) {
-        match sample {
-            Sample::Number(number) => self.values.push(number),
-            Sample::Latency(times) => {
-                let median = u32::try_from(times.value_at_quantile(0.5)).unwrap_or(u32::MAX);
-                self.values.push(f64::from(median));
-                match &mut self.times {
-                    None => self.times = Some(times),
-                    Some(all) => all.add(&times).expect("both have the same bounds"),
-                }
-            }
-        }
+/// What the rounds of a case found, seen at one quantile of each round's latencies.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Found<'a> {
+    rounds: &'a [Sample],
+    quantile: f64,
+}
+
+impl Found<'_> {
+    /// One value a round: the quantile of its latencies in nanoseconds, or its number.
+    fn values(&self) -> impl Iterator<Item = f64> {
+        self.rounds.iter().map(|sample| match sample {
+            Sample::Number(number) => *number,
+            Sample::Latency(times) => wide(times.value_at_quantile(self.quantile)),
+        })
     }
 
-    /// The median of the rounds.
+    /// The median of the rounds, if there were any.
     fn value(&self) -> Option<f64> {
-        let mut values = self.values.clone();
+        let mut values: Vec<f64> = self.values().collect();
         values.sort_by(f64::total_cmp);
         values.get(values.len() / 2).copied()
     }
+
+    /// The latencies of all rounds together, if the case measures any.
+    fn times(&self) -> Option<Histogram<u64>> {
+        let mut all = None;
+        for sample in self.rounds {
+            let Sample::Latency(times) = sample else { return None };
+            all.get_or_insert_with(histogram).add(times).expect("all have the same bounds");
+        }
+        all
+    }
+}
+
+/// Nanoseconds as a fraction can be made of them: four seconds at most.
+fn wide(nanoseconds: u64) -> f64 {
+    f64::from(u32::try_from(nanoseconds).unwrap_or(u32::MAX))
 }
 
 /// Cases, and the rows that are made of them.
@@ -187,13 +221,15 @@ pub(crate) struct Bench<'a> {
     title: &'static str,
     options: Options,
     cases: Vec<Case<'a>>,
+    /// A name, and the case of whose latencies it is the 99.9th percentile.
+    tails: Vec<(&'static str, &'static str)>,
     rows: Vec<Row>,
 }
 
 impl<'a> Bench<'a> {
     /// A bench without cases.
     pub(crate) const fn new(title: &'static str, options: Options) -> Self {
-        Self { title, options, cases: Vec::new(), rows: Vec::new() }
+        Self { title, options, cases: Vec::new(), tails: Vec::new(), rows: Vec::new() }
     }
 
     /// Adds a case; the order of cases is the order in each round.
@@ -203,8 +239,12 @@ impl<'a> Bench<'a> {
         measure: impl FnMut(Effort) -> anyhow::Result<Sample> + 'a,
     ) {
         assert!(self.cases.iter().all(|case| case.name != name), "two cases named {name}");
-        let measure = Box::new(measure);
-        self.cases.push(Case { name, measure, measured: Measured::default() });
+        self.cases.push(Case { name, measure: Box::new(measure), rounds: Vec::new() });
+    }
+
+    /// Names the 99.9th percentile of a case, for rows.
+    pub(crate) fn tail(&mut self, name: &'static str, of: &'static str) {
+        self.tails.push((name, of));
     }
 
     /// Adds a row of the table, unless others were asked for.
@@ -217,29 +257,63 @@ impl<'a> Bench<'a> {
     /// Runs all rounds and prints the result. A budget that is not met is shown, not failed: the
     /// machine may be busy. A case that cannot be measured fails the bench.
     pub(crate) fn run(mut self) -> ExitCode {
-        let rows = &self.rows;
-        let is_used = |name| rows.iter().any(|row| row.case == name || row.against == Some(name));
-        self.cases.retain(|case| is_used(case.name));
-        for _ in 0..self.options.rounds() {
-            for case in &mut self.cases {
-                match (case.measure)(Effort::of(&self.options)) {
-                    Ok(sample) => case.measured.add(sample),
-                    Err(error) => {
-                        println!("{} could not be measured: {error:#}", case.name);
-                        return ExitCode::FAILURE;
-                    }
-                }
+        match self.measure().and_then(|()| self.tell()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                println!("{error:#}");
+                ExitCode::FAILURE
             }
         }
-        let measured: BTreeMap<&str, &Measured> =
-            self.cases.iter().map(|case| (case.name, &case.measured)).collect();
-        if self.options.is_json {
-            report::print_json(&self.rows, &measured);
-        } else {
-            report::print_tables(self.title, &self.rows, &measured);
-        }
-        ExitCode::SUCCESS
     }
+
+    fn measure(&mut self) -> anyhow::Result<()> {
+        let (rows, tails) = (&self.rows, &self.tails);
+        let is_asked = |name: &str| rows.iter().any(|row| row.is_about(name));
+        self.cases.retain(|case| {
+            let tail = tails.iter().find(|(_, of)| *of == case.name);
+            is_asked(case.name) || tail.is_some_and(|(name, _)| is_asked(name))
+        });
+        let bar = progress(self.options.rounds() * self.cases.len());
+        for _ in 0..self.options.rounds() {
+            for case in &mut self.cases {
+                bar.set_message(case.name);
+                let sample = (case.measure)(Effort::of(&self.options))
+                    .with_context(|| format!("{} could not be measured", case.name))?;
+                case.rounds.push(sample);
+                bar.inc(1);
+            }
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    fn tell(&self) -> anyhow::Result<()> {
+        let cases: BTreeMap<&str, Found<'_>> = self.cases.iter().map(Case::found).collect();
+        let mut measured = cases.clone();
+        for (name, of) in &self.tails {
+            if let Some(case) = cases.get(of) {
+                measured.insert(name, Found { quantile: TAIL, ..*case });
+            }
+        }
+        let lines: Vec<Line> = self.rows.iter().map(|row| row.line(&measured)).collect();
+        if let Some(folder) = &self.options.results {
+            results::write(folder, self.title, &lines, &cases)?;
+        }
+        if self.options.is_json {
+            report::print_json(&lines);
+        } else {
+            report::print_tables(self.title, &lines, &cases);
+        }
+        Ok(())
+    }
+}
+
+/// How far the rounds are: on the terminal, if there is one.
+fn progress(steps: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg:45.45} {eta:>4}");
+    let bar = ProgressBar::new(u64::try_from(steps).unwrap_or(u64::MAX));
+    bar.set_style(style.expect("the template is well-formed"));
+    bar
 }
 
 /// Pins the calling thread to the processor `index` of those this bench may use, or to the last one

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use comfy_table::{CellAlignment, Table, presets};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::Measured;
+use super::{Found, wide};
 
 /// What a row must hold.
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +66,8 @@ pub(crate) struct Row {
 }
 
 /// A row with its numbers.
-struct Line {
+pub(super) struct Line {
+    row: Row,
     value: f64,
     against_value: Option<f64>,
     ratio: Option<f64>,
@@ -74,12 +75,18 @@ struct Line {
 }
 
 impl Row {
-    fn line(&self, measured: &BTreeMap<&str, &Measured>) -> Line {
-        let value = |case: &str| measured.get(case).and_then(|measured| measured.value());
+    /// Whether it shows the case, or compares with it.
+    pub(super) fn is_about(&self, case: &str) -> bool {
+        self.case == case || self.against == Some(case)
+    }
+
+    pub(super) fn line(&self, measured: &BTreeMap<&str, Found<'_>>) -> Line {
+        let value = |case: &str| measured.get(case).and_then(Found::value);
         let raw = value(self.case).expect("a row's case is measured");
         let other = self.against.map(|other| value(other).expect("the other case is measured"));
         let ratio = other.map(|other| raw / other);
         Line {
+            row: self.clone(),
             value: raw / self.divisor,
             against_value: other.map(|other| other / self.divisor),
             ratio,
@@ -88,30 +95,34 @@ impl Row {
     }
 }
 
+impl Line {
+    pub(super) fn to_json(&self) -> Value {
+        json!({
+            "name": self.row.name,
+            "value": self.value,
+            "unit": self.row.unit,
+            "against": self.row.against,
+            "against_value": self.against_value,
+            "ratio": self.ratio,
+            "budget": self.row.budget.text(self.row.unit),
+            "met": self.is_met,
+        })
+    }
+}
+
 /// One JSON object a row.
-pub(super) fn print_json(rows: &[Row], measured: &BTreeMap<&str, &Measured>) {
-    for row in rows {
-        let line = row.line(measured);
-        let object = json!({
-            "name": row.name,
-            "value": line.value,
-            "unit": row.unit,
-            "against": row.against,
-            "against_value": line.against_value,
-            "ratio": line.ratio,
-            "budget": row.budget.text(row.unit),
-            "met": line.is_met,
-        });
-        println!("{object}");
+pub(super) fn print_json(lines: &[Line]) {
+    for line in lines {
+        println!("{}", line.to_json());
     }
 }
 
 /// The rows, then the percentiles of every case that has some.
-pub(super) fn print_tables(title: &str, rows: &[Row], measured: &BTreeMap<&str, &Measured>) {
+pub(super) fn print_tables(title: &str, lines: &[Line], cases: &BTreeMap<&str, Found<'_>>) {
     println!("\n{title}\n");
     let mut table = table(&["what", "value", "unit", "against", "value", "ratio", "budget", "met"]);
-    for row in rows {
-        let line = row.line(measured);
+    for line in lines {
+        let row = &line.row;
         table.add_row([
             row.name.to_owned(),
             number(line.value),
@@ -124,34 +135,26 @@ pub(super) fn print_tables(title: &str, rows: &[Row], measured: &BTreeMap<&str, 
         ]);
     }
     println!("{}\n\nall cases, microseconds where not said otherwise\n", right(table, &[1, 4, 5]));
-    println!("{}", percentiles(measured));
+    println!("{}", percentiles(cases));
 }
 
-fn percentiles(measured: &BTreeMap<&str, &Measured>) -> Table {
+fn percentiles(cases: &BTreeMap<&str, Found<'_>>) -> Table {
     let mut table = table(&["case", "median", "rounds", "p50", "p99", "p99.9", "max"]);
-    for (name, case) in measured {
-        let rounds: Vec<String> = case.values.iter().map(|value| shown(case, *value)).collect();
+    for (name, case) in cases {
+        let times = case.times();
+        let shown = |value| if times.is_some() { microseconds(value) } else { number(value) };
+        let rounds: Vec<String> = case.values().map(shown).collect();
         let mut cells = vec![(*name).to_owned()];
-        cells.push(case.value().map(|value| shown(case, value)).unwrap_or_default());
+        cells.push(case.value().map(shown).unwrap_or_default());
         cells.push(rounds.join(" "));
-        if let Some(times) = &case.times {
+        if let Some(times) = &times {
             let quantiles = [0.5, 0.99, 0.999].map(|at| times.value_at_quantile(at));
             let ends = quantiles.into_iter().chain([times.max()]);
-            cells.extend(
-                ends.map(|ns| microseconds(f64::from(u32::try_from(ns).unwrap_or(u32::MAX)))),
-            );
+            cells.extend(ends.map(|ns| microseconds(wide(ns))));
         }
         table.add_row(cells);
     }
     right(table, &[1, 3, 4, 5, 6])
-}
-
-/// A value of a case: a latency in microseconds, anything else as it is.
-fn shown(case: &Measured, value: f64) -> String {
-    match case.times {
-        Some(_) => microseconds(value),
-        None => number(value),
-    }
 }
 
 fn microseconds(nanoseconds: f64) -> String {

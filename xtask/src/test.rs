@@ -154,6 +154,8 @@ const BENCH_SMOKE: Step = Step {
         "stream_leg",
         "--bench",
         "registry",
+        "--bench",
+        "cluster_size",
         "--",
         "--quick",
     ],

@@ -179,6 +179,11 @@ impl Network {
         self.connections[end.connection()].way
     }
 
+    /// Frames that were begun on all connections.
+    pub(super) fn frames_count(&self) -> u64 {
+        self.connections.iter().map(|connection| connection.tap.frames_count()).sum()
+    }
+
     /// How many connections were dialled by name.
     pub(super) fn named_count(&self) -> usize {
         self.connections.iter().filter(|it| it.way == "unix").count()

@@ -97,6 +97,8 @@ pub(super) struct Wiretap {
     acceptor: Spoken,
     /// The dialer's `HelloDone` was said.
     is_proved: bool,
+    /// Frames that were begun.
+    frames_count: u64,
 }
 
 /// An invariant that a frame breaks.
@@ -109,9 +111,15 @@ impl Wiretap {
         while !left.is_empty() && self.side(side).said != Said::Gibberish {
             let (header, later) = self.side(side).next_header(left);
             left = later;
+            self.frames_count += u64::from(header.is_some());
             broken = broken.or(header.and_then(|header| self.frame(side, &header)));
         }
         broken
+    }
+
+    /// Frames that both sides have begun.
+    pub(super) const fn frames_count(&self) -> u64 {
+        self.frames_count
     }
 
     fn side(&mut self, side: Side) -> &mut Spoken {

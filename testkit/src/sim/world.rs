@@ -589,6 +589,11 @@ impl World {
         self.core.bytes_written
     }
 
+    /// How many frames were begun on connections.
+    pub fn frames_written(&self) -> u64 {
+        self.core.network.frames_count()
+    }
+
     /// How often a part was run.
     pub const fn run_count(&self) -> u64 {
         self.core.run_count
