@@ -30,6 +30,8 @@ pub(crate) struct Load {
     pub(crate) test: &'static str,
     /// How much is done, in the shorter run and in the longer.
     pub(crate) amounts: [u64; 2],
+    /// So many more are done in the longer run, or they are too few to tell.
+    pub(crate) least: u64,
     /// Does that much; how many of what is counted it came to.
     pub(crate) run: fn(u64) -> u64,
 }
@@ -46,8 +48,9 @@ impl Load {
             return skip(self.test, "valgrind is missing");
         }
         let [less, more] = self.amounts.map(|amount| self.counted(amount));
-        assert!(more.done > less.done, "more was done in the longer run: {less:?}, {more:?}");
-        let cost = (more.instructions - less.instructions) / (more.done - less.done);
+        let done = more.done.saturating_sub(less.done);
+        assert!(done >= self.least, "enough to tell: {done}, of {less:?} and {more:?}");
+        let cost = (more.instructions - less.instructions) / done;
         figure(&format!("instructions: {}", self.name), cost);
         let record = Path::new(env!("CARGO_MANIFEST_DIR")).join(RECORD);
         let record = fs::read_to_string(record).expect("the record is there");

@@ -19,6 +19,7 @@ fn a_call_on_the_same_shard_costs_no_more_than_recorded() {
         name: "a call on the same shard",
         test: "instructions::a_call_on_the_same_shard_costs_no_more_than_recorded",
         amounts: [5_000, 25_000],
+        least: 10_000,
         run: same_shard,
     };
     load.hold();
@@ -38,6 +39,7 @@ fn a_frame_costs_no_more_than_recorded() {
         name: "a frame, encoded and decoded",
         test: "instructions::a_frame_costs_no_more_than_recorded",
         amounts: [10_000, 110_000],
+        least: 10_000,
         run: frames,
     };
     load.hold();
@@ -78,6 +80,7 @@ fn a_dispatch_costs_no_more_than_recorded() {
         name: "a request, taken in, run and answered",
         test: "instructions::a_dispatch_costs_no_more_than_recorded",
         amounts: [5_000, 25_000],
+        least: 10_000,
         run: dispatches,
     };
     load.hold();
@@ -105,6 +108,7 @@ fn a_check_costs_no_more_than_recorded() {
         name: "a thousand checks for a subscriber",
         test: "instructions::a_check_costs_no_more_than_recorded",
         amounts: [100, 1_100],
+        least: 1_000,
         run: checks,
     };
     load.hold();
@@ -134,6 +138,7 @@ fn a_simulated_event_costs_no_more_than_recorded() {
         name: "a simulated event",
         test: "instructions::a_simulated_event_costs_no_more_than_recorded",
         amounts: [4, 12],
+        least: 10_000,
         run: simulated,
     };
     load.hold();
