@@ -228,9 +228,9 @@ impl PrivatePostgres {
         let mut paused = Paused { server: self, pids: vec![server] };
         // The server first: it can start no more sessions then.
         stop(server).map_err(|source| io_error("pausing the server", source))?;
-        paused.pids.extend(children(server));
-        for session in &paused.pids {
-            stop(*session).map_err(|source| io_error("pausing a session", source))?;
+        for session in children(server) {
+            paused.pids.push(session);
+            stop(session).map_err(|source| io_error("pausing a session", source))?;
         }
         Ok(paused)
     }

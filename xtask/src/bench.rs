@@ -76,8 +76,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
 
 /// The folder of the results, without those of the run before.
 fn results_folder(root: &Path) -> anyhow::Result<PathBuf> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
-    let folder = root.join(target).join(RESULTS);
+    let folder = driver::build_folder(root).join(RESULTS);
     if folder.exists() {
         std::fs::remove_dir_all(&folder).context("cannot remove the results of the run before")?;
     }

@@ -3,7 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "the one place of the tasks that reads a clock")]
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -58,6 +58,11 @@ pub(crate) fn timed<T>(what: impl FnOnce() -> T) -> (T, Duration) {
     let began = Instant::now();
     let done = what();
     (done, began.elapsed())
+}
+
+/// The folder into which cargo builds.
+pub(crate) fn build_folder(root: &Path) -> PathBuf {
+    root.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
 
 /// Whether `name` can be run at all.

@@ -59,7 +59,7 @@ pub(crate) fn run(
 
 /// An empty file for the tests to add to, beside the build.
 pub(crate) fn empty_file(root: &Path, name: &str) -> anyhow::Result<PathBuf> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
+    let target = driver::build_folder(root);
     std::fs::create_dir_all(&target).context("cannot make the build's folder")?;
     let path = target.join(name);
     std::fs::write(&path, "").with_context(|| format!("cannot write {}", path.display()))?;
