@@ -153,9 +153,14 @@ mod tests {
         assert_eq!((error.line, error.problem), (3, "a span needs a unit"));
         let absent = Plan::parse("at 5s reset s1 s3\nsilos 2\n").unwrap_err();
         assert_eq!((absent.line, absent.text.as_str()), (1, "at 5s reset s1 s3"));
-        for text in
-            ["at 5s kill 1", "at 5s fly s1", "silos 0", "speed 3", "at 5s lose s1 s2 1001 for 1s"]
-        {
+        for text in [
+            "at 5s kill 1",
+            "at 5s fly s1",
+            "silos 0",
+            "speed 3",
+            "body 16000001",
+            "at 5s lose s1 s2 1001 for 1s",
+        ] {
             assert!(Plan::parse(text).is_err(), "{text}");
         }
     }

@@ -204,7 +204,10 @@ impl Options {
             "safety" => self.safety = parse_span(value)?,
             "load" => self.load_per_second = parse_whole(value)?,
             "mix" => self.mix = Named::parse(value)?,
-            "body" => self.body_bytes = parse_whole(value)?,
+            "body" => {
+                let bytes = parse_whole(value)?;
+                self.body_bytes = Some(bytes).filter(|it| *it <= BODY_MAX_BYTES).ok_or(BODY)?;
+            }
             "pipe" => self.pipe_bytes = parse_whole(value)?,
             "mailbox" => self.mailbox = parse_whole(value)?,
             "latency" => self.latency = parse_span(value)?,
@@ -224,6 +227,10 @@ impl Options {
         Ok(())
     }
 }
+
+/// What a frame holds beside the message around it; a load that sends more is refused, rightly.
+const BODY_MAX_BYTES: u32 = 16_000_000;
+const BODY: &str = "a body is 0 to 16000000 bytes: a frame holds no more";
 
 /// A clock that drifts by a tenth is broken, and none of the design's bounds speaks of it.
 const DRIFT_MAX_PPM: u32 = 100_000;
