@@ -9,6 +9,7 @@
 pub mod certificates;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
+pub mod panicked;
 pub mod postgres;
 pub mod process;
 pub mod sim;

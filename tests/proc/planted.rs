@@ -2,6 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use siloring_testkit::panicked;
+
 use crate::hubs::{a_subscription_is_taken_over, mirrors_live_and_die};
 use crate::rolls::rolls_under_events;
 use crate::silo::{Cluster, tell};
@@ -19,7 +21,7 @@ fn found(defect: &'static str, shows: &str, scenario: impl Fn(&Cluster)) {
     let Err(panic) = catch_unwind(AssertUnwindSafe(|| scenario(&cluster))) else {
         panic!("{defect} was not found");
     };
-    let text = panic.downcast_ref::<String>().map_or("", String::as_str);
+    let text = panicked::text(&*panic);
     let beginning: String = text.chars().take(SHOWN_MAX).collect();
     assert!(text.contains(shows), "{defect} showed otherwise: {beginning}");
     tell(&format!("with {defect}: {beginning}"));

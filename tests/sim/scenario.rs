@@ -10,6 +10,7 @@ use siloring::grain::GrainType;
 use siloring::prelude::*;
 use siloring_core::Address;
 use siloring_core::ring::{Ring, position};
+use siloring_testkit::panicked;
 use siloring_testkit::sim::world::ProcessId;
 use siloring_testkit::sim::{Cluster, ClusterBuilder, Node, Options, Plan, Slot, defects};
 
@@ -64,7 +65,7 @@ fn run(scenario: fn(New<'_>) -> Outcome, variant: Option<&str>) -> Result<(), St
     match ran {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(error.to_string()),
-        Err(panic) => Err(format!("it panicked: {:?}", panic.downcast_ref::<String>())),
+        Err(panic) => Err(format!("it panicked: {:?}", panicked::text(&*panic))),
     }
 }
 

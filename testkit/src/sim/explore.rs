@@ -10,6 +10,7 @@ use super::plan::{Options, Plan};
 use super::shrink::shrink;
 use super::trace::TraceSink;
 use super::workload::Workload;
+use crate::panicked;
 
 /// What every smoke run must have had, or it proved nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,9 +72,8 @@ pub fn run_watched(plan: &Plan, sink: Option<TraceSink>) -> Result<Report, Box<F
         Ok(Ok(())) => Ok(cluster.report()),
         Ok(Err(failure)) => Err(Box::new(failure)),
         Err(panic) => {
-            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-            let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-            cluster.world_mut().violate("nothing panics", text.unwrap_or_default());
+            let text = panicked::text(&*panic).to_owned();
+            cluster.world_mut().violate("nothing panics", text);
             Err(Box::new(cluster.failure()))
         }
     }
