@@ -513,6 +513,10 @@ const _: () = {
         "a silo whose links speak is heard within each probe's period"
     );
     assert!(
+        MAILBOX_MAX.is_power_of_two() && STORE_OPEN_MAX.is_power_of_two(),
+        "a mailbox is a ring whose slots are found by a mask"
+    );
+    assert!(
         LOOK_AFTER_WORK.as_nanos() < LOOP_TIME_MAX.as_nanos(),
         "a loop that takes too long is noticed while it does"
     );

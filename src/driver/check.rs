@@ -2,13 +2,16 @@
 //!
 //! Each refusal is one line that ends with the remedy. What is asked: may this process use
 //! `io_uring` (by making an executor and throwing it away, which no table of kernels and profiles
-//! replaces), is enough memory lockable, are enough descriptors allowed.
+//! replaces) and the wait that its threads sleep in (by one of a nanosecond), is enough memory
+//! lockable, are enough descriptors allowed.
 
-use std::fs;
+use core::time::Duration;
+use std::{fs, io};
 
 use rustix::process::{Resource, getrlimit};
 
 use super::reactor::{self, ReactorError};
+use super::readiness::Readiness;
 use crate::silo::StartError;
 
 /// Locked memory that an executor's rings need, as its engine checks.
@@ -23,7 +26,12 @@ const DISABLED_PATH: &str = "/proc/sys/kernel/io_uring_disabled";
 /// Refuses a machine that cannot run a silo with so many shards.
 pub(crate) fn machine(shards: u16) -> Result<(), StartError> {
     limits(shards, &|resource| getrlimit(resource).current)?;
+    sleeps(|| Readiness::new()?.look(Duration::from_nanos(1)))?;
     reactor::probe().map_err(refusal)
+}
+
+fn sleeps(sleep: impl FnOnce() -> io::Result<()>) -> Result<(), StartError> {
+    sleep().map_err(|error| StartError::Sleep { detail: error.to_string() })
 }
 
 fn limits(shards: u16, soft: &dyn Fn(Resource) -> Option<u64>) -> Result<(), StartError> {
@@ -85,6 +93,13 @@ mod tests {
         let text = files.unwrap_err().to_string();
         assert!(text.contains("64") && text.contains("ulimit -n"), "{text}");
         assert!(limits(4, &|_| None).is_ok(), "unlimited");
+    }
+
+    #[test]
+    fn a_kernel_or_profile_without_the_wait_is_refused_with_its_remedy() {
+        let absent = sleeps(|| Err(rustix::io::Errno::NOSYS.into()));
+        let text = absent.unwrap_err().to_string();
+        assert!(text.contains("epoll_pwait2") && text.contains("Linux 5.11"), "{text}");
     }
 
     #[test]

@@ -2,8 +2,7 @@
 //! that a silo that wakes from suspension sees the gap and fences itself.
 //!
 //! It is read without the C library, so that nothing that is loaded before it can move it. A test
-//! that has to see it jump plants that ([`jump`]): the shards' timers, which the kernel keeps, are
-//! then told the machine's time.
+//! that has to see it jump plants that ([`jump`]).
 
 #![expect(clippy::disallowed_methods, reason = "the one place that reads the clock")]
 
@@ -20,11 +19,6 @@ pub(crate) fn now() -> Moment {
     let seconds = u64::try_from(time.tv_sec).expect("the machine booted in the past");
     let nanos = u64::try_from(time.tv_nsec).expect("a fraction of a second");
     Moment::from_nanos(seconds * 1_000_000_000 + nanos + ahead_ns())
-}
-
-/// A moment as the machine's clock shows it.
-pub(crate) fn of_machine(moment: Moment) -> Moment {
-    Moment::from_nanos(moment.as_nanos().saturating_sub(ahead_ns()))
 }
 
 /// How far the clock has jumped.

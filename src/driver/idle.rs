@@ -1,4 +1,4 @@
-//! When a pump goes on, spins, passes through the ring, or sleeps.
+//! When a pump goes on, spins, passes through its engine, or sleeps.
 //!
 //! Spinning buys latency only while input comes often: the window is open while the moving average
 //! of the gap between two inputs is below twice the window, and shut otherwise, so that a silo with
@@ -30,12 +30,16 @@ impl Default for Idle {
     }
 }
 
+/// Between two trips through the engine, whose own work nothing waits for: as often as an idle
+/// shard wakes anyway.
+const TRIP_PERIOD: Duration = SHARD_IDLE_TICK;
+
 /// What the pump does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Next {
     /// Takes its next turn at once.
     Turn,
-    /// Passes through the ring without sleeping, then takes its next turn.
+    /// Passes through the engine without sleeping, then takes its next turn.
     Trip,
     /// Sleeps until input, or at most so long.
     Park(Duration),
@@ -47,8 +51,8 @@ pub(crate) struct IdleState {
     policy: Idle,
     /// When input came last.
     input_at: Moment,
-    /// When the pump last passed through the ring.
-    ring_at: Moment,
+    /// When the pump last passed through the engine.
+    trip_at: Moment,
     /// Moving average of the gap between inputs.
     gap_ns: u64,
 }
@@ -61,7 +65,7 @@ const GAP_WEIGHT: u64 = 8;
 impl IdleState {
     /// Of a pump that starts at `now`.
     pub(crate) const fn new(policy: Idle, now: Moment) -> Self {
-        Self { policy, input_at: now, ring_at: now, gap_ns: GAP_NS_MAX }
+        Self { policy, input_at: now, trip_at: now, gap_ns: GAP_NS_MAX }
     }
 
     /// Input has come.
@@ -71,14 +75,14 @@ impl IdleState {
         self.input_at = now;
     }
 
-    /// The pump has passed through the ring, or slept.
-    pub(crate) const fn passed(&mut self, now: Moment) {
-        self.ring_at = now;
+    /// The pump has passed through the engine.
+    pub(crate) const fn tripped(&mut self, now: Moment) {
+        self.trip_at = now;
     }
 
     /// What to do now. `busy`: the last turn did something, or has left something to do.
     pub(crate) fn next(&self, now: Moment, busy: bool) -> Next {
-        if now.since(self.ring_at) >= LEDGER_TICK && (busy || self.spins(now)) {
+        if now.since(self.trip_at) >= TRIP_PERIOD {
             return Next::Trip;
         }
         if busy || self.spins(now) {
@@ -110,7 +114,7 @@ mod tests {
             let now = state.input_at + gap;
             state.input(now);
         }
-        state.passed(state.input_at);
+        state.tripped(state.input_at);
         state.input_at
     }
 
@@ -128,16 +132,21 @@ mod tests {
         let mut state = IdleState::new(Idle::Adaptive { max: MAX }, Moment::ZERO);
         let now = after(&mut state, Duration::from_millis(1), 100);
         assert_eq!(state.next(now, false), Next::Park(LEDGER_TICK));
-        assert_eq!(state.next(now + SHARD_IDLE_AFTER, false), Next::Park(SHARD_IDLE_TICK));
+        let later = now + SHARD_IDLE_AFTER;
+        state.tripped(later);
+        assert_eq!(state.next(later, false), Next::Park(SHARD_IDLE_TICK));
     }
 
     #[test]
-    fn a_pump_that_never_sleeps_passes_through_the_ring_once_a_tick() {
-        let mut state = IdleState::new(Idle::Spin, Moment::ZERO);
-        assert_eq!(state.next(Moment::ZERO, false), Next::Turn);
-        let now = Moment::ZERO + LEDGER_TICK;
-        assert_eq!(state.next(now, false), Next::Trip);
-        state.passed(now);
-        assert_eq!(state.next(now, true), Next::Turn);
+    fn every_pump_passes_through_its_engine_once_a_period_whatever_it_does() {
+        for (policy, idle) in [(Idle::Spin, Next::Turn), (Idle::Park, Next::Park(LEDGER_TICK))] {
+            let mut state = IdleState::new(policy, Moment::ZERO);
+            assert_eq!(state.next(Moment::ZERO, false), idle);
+            let now = Moment::ZERO + TRIP_PERIOD;
+            assert_eq!(state.next(now, false), Next::Trip);
+            assert_eq!(state.next(now, true), Next::Trip);
+            state.tripped(now);
+            assert_eq!(state.next(now, false), idle);
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! - [`shard`]: a shard's thread, its pump; the only hot loop.
 //! - [`control`]: the control thread: listeners, dials, handshakes, control lanes.
 //! - [`reactor`]: the seam to glommio. [`readiness`]: which sockets are ready. [`signal`]: wakes.
-//! - [`idle`]: when a pump spins, sleeps, or passes through the ring.
+//! - [`idle`]: when a pump spins, sleeps, or passes through its engine.
 //! - [`shared`]: what the threads of a silo see of each other: numbers, never structures.
 //! - [`certificates`]: their files, read again when they have changed.
 //! - [`check`]: whether this machine lets a silo run, asked before anything else starts.

@@ -1,8 +1,7 @@
 //! Which of many descriptors are ready: one kernel set a thread.
 //!
 //! A thread asks it without sleeping, at the cost of one system call for any number of idle
-//! sockets, or sleeps on it: a shard through its ring, which polls the set's own descriptor, the
-//! control thread in the call itself. Registrations stay from one sleep to the next.
+//! sockets, or sleeps on it, in the same call. Registrations stay from one sleep to the next.
 
 use core::time::Duration;
 use std::io;
@@ -10,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
+use rustix::thread::nanosleep;
 
 /// Events taken in one look; what is beyond comes with the next one.
 const EVENTS_PER_LOOK: usize = 256;
@@ -65,11 +65,6 @@ impl Readiness {
         Ok(Self { set, events: Vec::with_capacity(EVENTS_PER_LOOK) })
     }
 
-    /// The set's own descriptor: readable while anything in it is ready.
-    pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
-        self.set.try_clone()
-    }
-
     /// Watches a descriptor, until it is closed or removed.
     pub(crate) fn add(&self, fd: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
         Ok(epoll::add(&self.set, fd, epoll::EventData::new_u64(token), interest.flags())?)
@@ -88,11 +83,7 @@ impl Readiness {
     /// Looks what is ready, sleeping for at most `wait`.
     pub(crate) fn look(&mut self, wait: Duration) -> io::Result<()> {
         self.events.clear();
-        let timeout = Timespec {
-            tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: wait.subsec_nanos().into(),
-        };
-        match epoll::wait(&self.set, spare_capacity(&mut self.events), Some(&timeout)) {
+        match epoll::wait(&self.set, spare_capacity(&mut self.events), Some(&timespec(wait))) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -110,5 +101,17 @@ impl Readiness {
                 writable: flags.intersects(epoll::EventFlags::OUT | ended),
             }
         })
+    }
+}
+
+/// Sleeps for at most `wait`, whatever is ready.
+pub(crate) fn rest(wait: Duration) {
+    let _interrupted = nanosleep(&timespec(wait));
+}
+
+fn timespec(wait: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: wait.subsec_nanos().into(),
     }
 }

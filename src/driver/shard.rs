@@ -3,15 +3,19 @@
 //! Contract: the pump moves mail, bytes, store answers and time into its [`Node`], and what the
 //! node wants out of it; it decides nothing. One turn: mail, links with input, deadlines, the
 //! node's turns, effects, one write for each link that has something to send. Invariants: no call
-//! here ever blocks; a link is written at most once a turn; what cannot be passed on now is kept
-//! and passed on first thing in the next turn; while any is kept, links are not read. Mail and
-//! frames take [`LOOP_TIME_MAX`] of a turn each at most, or one of them; of links that have more,
-//! each gets its part in turn. With what it hands over the pump says since when it may have waited:
-//! since the last look at which there was nothing.
+//! here blocks but the one sleep; a link is written at most once a turn; what cannot be passed on
+//! now is kept and passed on first thing in the next turn; while any is kept, links are not read.
+//! Mail and frames take [`LOOP_TIME_MAX`] of a turn each at most, or one of them; of links that
+//! have more, each gets its part in turn. With what it hands over the pump says since when it may
+//! have waited: since the last look at which there was nothing.
 //!
-//! Idle links cost nothing: all of them are in one kernel set, which the ring polls while the shard
-//! sleeps and which a spinning pump asks once in [`SPINS_PER_LOOK`] turns. Only the few links that
-//! had input last are read on suspicion.
+//! Idle links cost nothing: all of them are in one kernel set, on which the shard sleeps and which
+//! a spinning pump asks once in [`SPINS_PER_LOOK`] pauses. Only the few links that had input last
+//! are read on suspicion.
+//!
+//! A shard sleeps in one wait: over its links, the signal of its mailboxes, and the time until the
+//! next deadline, a tick at most. *No lost wake*: the mailboxes are told before the wait that it
+//! comes, whoever sends then signals, and a signal stays in the set until a look has seen it.
 //!
 //! Deliberately absent: accepting, dialling, handshakes (the control thread's), the engine
 //! ([`super::reactor`]), and every decision about frames.
@@ -22,10 +26,6 @@ use std::io;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
-};
 use siloring_core::event::Event;
 use siloring_core::limits::{
     HOT_LINKS_MAX, LINK_LINGER_MAX, LOOP_TIME_MAX, MAIL_PER_LOOP_MAX, MAILBOX_MAX, STORE_OPEN_MAX,
@@ -39,8 +39,8 @@ use siloring_transport::net::Socket;
 use super::clock;
 use super::idle::{Idle, IdleState, Next};
 use super::outbox::Outbox;
-use super::reactor::{self, Parker, Placement, ReactorError};
-use super::readiness::{Interest, Readiness};
+use super::reactor::{self, Engine, Placement, ReactorError};
+use super::readiness::{self, Interest, Readiness};
 use super::shared::Shared;
 use super::signal::Signal;
 use super::slots::Slots;
@@ -220,7 +220,7 @@ pub(crate) fn start<N: Node + 'static>(
                 return;
             };
             let pump = Pump::new(parts, node).expect("descriptors for the pump");
-            pump.run().await.expect("the ring takes the pump's poll");
+            pump.run().await;
         });
     })?;
     heard.recv().expect("the thread tells before it ends")?;
@@ -228,9 +228,11 @@ pub(crate) fn start<N: Node + 'static>(
 }
 
 const MAIL_TOKEN: u64 = u64::MAX;
-const TIMER_TOKEN: u64 = u64::MAX - 1;
-/// Looks at the kernel's set are this many pauses apart: 1 to 3 µs, at a tenth of their cost.
-const SPINS_PER_LOOK: u32 = 16;
+/// Looks at the kernel's set are this many pauses apart, or as many turns with a few reads each:
+/// 2 to 6 µs, at a tenth of their cost.
+const SPINS_PER_LOOK: u32 = 64;
+/// A turn that reads links on suspicion counts as so many pauses.
+const SPINS_PER_READING: u32 = 4;
 /// Under load, looks are at most this far apart, so that no link waits for a busy one.
 const LOOK_PERIOD: Duration = Duration::from_micros(50);
 
@@ -246,8 +248,6 @@ struct Pump<N: Node> {
     shared: Arc<Shared>,
     idle: IdleState,
     readiness: Readiness,
-    timer: std::os::fd::OwnedFd,
-    timer_at: Moment,
     conns: Slots<Conn>,
     /// Read at every turn.
     hot: Vec<ConnId>,
@@ -274,9 +274,6 @@ impl<N: Node> Pump<N> {
         let now = clock::now();
         let readiness = Readiness::new()?;
         readiness.add(&*parts.letterbox.signal, MAIL_TOKEN, Interest::Signal)?;
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
-        readiness.add(&timer, TIMER_TOKEN, Interest::Signal)?;
         Ok(Self {
             index: parts.index,
             node,
@@ -288,8 +285,6 @@ impl<N: Node> Pump<N> {
             shared: parts.shared,
             idle: IdleState::new(parts.idle, now),
             readiness,
-            timer,
-            timer_at: Moment::NEVER,
             conns: Slots::new(),
             hot: Vec::with_capacity(HOT_LINKS_MAX),
             ready: Vec::new(),
@@ -305,9 +300,8 @@ impl<N: Node> Pump<N> {
     }
 
     /// Runs until [`Post::Stop`]. Cancel safety: none; it is run to its end.
-    async fn run(mut self) -> Result<(), ReactorError> {
-        let watched = self.readiness.descriptor().map_err(ReactorError::Forbidden)?;
-        let mut parker = Parker::new(watched, siloring_core::limits::LEDGER_TICK)?;
+    async fn run(mut self) {
+        let engine = Engine::new();
         let mut spins = 0;
         let mut worked_since = None;
         loop {
@@ -334,31 +328,33 @@ impl<N: Node> Pump<N> {
                 Next::Turn if input || more => {}
                 Next::Turn => spins += self.spin(),
                 Next::Trip => {
-                    parker.trip().await;
-                    self.idle.passed(clock::now());
+                    engine.trip().await;
+                    self.idle.tripped(clock::now());
                 }
                 Next::Park(tick) => {
-                    self.park(&mut parker, now, tick).await;
+                    self.park(now, tick);
                     spins = 0;
                 }
             }
         }
-        parker.close().await;
-        Ok(())
+        engine.close().await;
     }
 
     /// Pauses before the next idle turn; how often. While no link is read on suspicion only other
     /// threads can bring something soon: to look for that alone leaves more of the core to whatever
     /// shares it, which is often the thread that is waited for.
     fn spin(&self) -> u32 {
-        let most = if self.hot.is_empty() { SPINS_PER_LOOK } else { 1 };
-        for count in 1..=most {
+        if !self.hot.is_empty() {
+            core::hint::spin_loop();
+            return SPINS_PER_READING;
+        }
+        for count in 1..SPINS_PER_LOOK {
             core::hint::spin_loop();
             if self.letterbox.has_some() || self.node.is_ready() {
                 return count;
             }
         }
-        most
+        SPINS_PER_LOOK
     }
 
     fn read_clock(&mut self) -> Moment {
@@ -380,6 +376,7 @@ impl<N: Node> Pump<N> {
         if kept == 0 && !self.is_fenced(now) {
             input |= self.read_links(now);
             self.take_frames();
+            input |= !self.unread.is_empty();
         }
         input
     }
@@ -402,10 +399,12 @@ impl<N: Node> Pump<N> {
             self.take_effect(now, effect);
         }
         self.node.take_dirty(&mut self.dirty);
+        let links_count = self.conns.len();
         while let Some(conn) = self.dirty.pop() {
             self.write(now, conn);
         }
-        more
+        let is_any_lost = self.conns.len() < links_count;
+        more || is_any_lost
     }
 
     /// Passes on what was kept; how much still is.
@@ -505,27 +504,29 @@ impl<N: Node> Pump<N> {
     }
 
     /// Sleeps until input, the node's next deadline, or a tick.
-    async fn park(&mut self, parker: &mut Parker, now: Moment, tick: Duration) {
+    fn park(&mut self, now: Moment, tick: Duration) {
         let deadline = self.node.next_deadline();
         if deadline > now && self.announce_park() {
-            if deadline < now + tick {
-                self.arm(deadline);
-            }
             self.shared.parked(self.index);
             self.hot.clear();
-            self.looked_at = Moment::ZERO;
-            if self.is_fenced(now) {
-                // Links with input that may not be read would end every other sleep at once.
-                parker.rest(tick).await;
-            } else {
-                parker.park(tick).await.expect("the ring polls the set");
-            }
+            self.sleep(now, tick.min(deadline.since(now)));
         }
         self.letterbox.mail.unpark();
         self.letterbox.stored.unpark();
-        self.woken_at = self.read_clock();
-        self.idle.passed(self.woken_at);
         self.ticked_at = Moment::ZERO;
+    }
+
+    fn sleep(&mut self, now: Moment, wait: Duration) {
+        if self.is_fenced(now) {
+            // Links with input that may not be read would end every other sleep at once.
+            readiness::rest(wait);
+            self.woken_at = self.read_clock();
+        } else {
+            self.readiness.look(wait).expect("an epoll set can be asked");
+            self.woken_at = self.read_clock();
+            self.looked_at = self.woken_at;
+            self.take_found(self.woken_at);
+        }
     }
 
     /// Whether the pump may sleep: the next mail, answer or foreign wake ends it.
@@ -533,24 +534,6 @@ impl<N: Node> Pump<N> {
         self.letterbox.stored.park() == Parking::Agreed
             && self.letterbox.mail.park() == Parking::Agreed
             && !self.node.is_ready()
-    }
-
-    /// Wakes the pump at `deadline` though its ticks are further apart.
-    fn arm(&mut self, deadline: Moment) {
-        if deadline == self.timer_at {
-            return;
-        }
-        self.timer_at = deadline;
-        let nanos = clock::of_machine(deadline).as_nanos();
-        let value = Itimerspec {
-            it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
-            it_value: Timespec {
-                tv_sec: i64::try_from(nanos / 1_000_000_000).expect("64 bits of nanoseconds"),
-                tv_nsec: i64::try_from(nanos % 1_000_000_000).expect("less than a second"),
-            },
-        };
-        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &value)
-            .expect("an absolute time of a clock that runs");
     }
 
     /// Whether the pump was told to stop, and what it had to send is sent or has lingered enough.

@@ -98,6 +98,15 @@ pub enum StartError {
         /// What to do.
         remedy: &'static str,
     },
+    /// The kernel has no wait of nanoseconds, or this process may not use it.
+    #[error(
+        "epoll_pwait2 cannot be used here ({detail}): use Linux 5.11 or later, and in a container \
+         a seccomp profile that allows it"
+    )]
+    Sleep {
+        /// What the system said.
+        detail: String,
+    },
     /// Too little memory may be locked.
     #[error(
         "the limit on locked memory is {limit_bytes} bytes and {needed_bytes} are needed: raise it \

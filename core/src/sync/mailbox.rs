@@ -14,12 +14,13 @@
 //! batching (a sender that has many values sends them one after the other; only the first can cost
 //! a wake).
 
-use core::fmt;
-use std::sync::Arc;
+use core::{fmt, mem};
+use std::sync::{Arc, PoisonError};
 
 use crossbeam_utils::CachePadded;
 
-use model::{AtomicU8, Ordering, Queue, fence};
+use super::model::{AtomicU8, Mutex, Ordering, fence};
+use super::queue::{Popper, Queue, queue};
 
 /// Ends the sleep of a receiver, from any thread.
 pub trait Wake: Send + Sync {
@@ -56,26 +57,38 @@ const PARKED: u8 = 1;
 const CLOSED: u8 = 2;
 
 struct Shared<T> {
-    queue: Queue<T>,
+    queue: Arc<Queue<T>>,
     /// Apart from the queue's own lines: senders read it at every send.
     state: CachePadded<AtomicU8>,
     wake: Arc<dyn Wake>,
+    /// Guards what the receiver leaves: the way out, for every sender that comes too late.
+    left: Mutex<Option<Popper<T>>>,
 }
 
 impl<T> Shared<T> {
+    /// Drops what is left in a closed mailbox. No value is dropped under the lock: its `Drop` may
+    /// send.
     fn drop_all(&self) {
-        while self.queue.pop().is_some() {}
+        while let Some(value) = self.take_left() {
+            drop(value);
+        }
+    }
+
+    /// The oldest value that is left, if the receiver has gone: else it is about to look.
+    fn take_left(&self) -> Option<T> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).as_mut()?.pop()
     }
 }
 
 /// A mailbox for `capacity` values, whose receiver `wake` wakes.
 ///
 /// # Panics
-/// If `capacity` is 0.
+/// If `capacity` is not a power of two.
 pub fn mailbox<T: Send>(capacity: usize, wake: Arc<dyn Wake>) -> (Sender<T>, Receiver<T>) {
     let state = CachePadded::new(AtomicU8::new(OPEN));
-    let shared = Arc::new(Shared { queue: Queue::new(capacity), state, wake });
-    (Sender { shared: Arc::clone(&shared) }, Receiver { shared })
+    let (queue, popper) = queue(capacity);
+    let shared = Arc::new(Shared { queue, state, wake, left: Mutex::new(None) });
+    (Sender { shared: Arc::clone(&shared) }, Receiver { shared, popper })
 }
 
 /// The side that any number of threads have.
@@ -141,20 +154,20 @@ impl<T> fmt::Debug for Sender<T> {
 /// The side that one thread has. Dropping it closes the mailbox and drops what is in it.
 pub struct Receiver<T> {
     shared: Arc<Shared<T>>,
+    popper: Popper<T>,
 }
 
 impl<T> Receiver<T> {
-    /// The oldest value, if there is one. Asked in a loop: of an empty queue, a pop would be a full
-    /// fence, and to look at its ends is two loads.
+    /// The oldest value, if there is one.
     #[inline]
     pub fn receive(&mut self) -> Option<T> {
-        if self.is_empty() { None } else { self.shared.queue.pop() }
+        self.popper.pop()
     }
 
     /// Whether nothing waits; already past when read.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.shared.queue.is_empty()
+        self.popper.is_empty()
     }
 
     /// Announces that this side is about to sleep. If it refuses, something has come meanwhile: do
@@ -164,7 +177,7 @@ impl<T> Receiver<T> {
         self.shared.state.store(PARKED, Ordering::Relaxed);
         // Orders the state before the read of the queue, against the sender's fence in `send`.
         fence(Ordering::SeqCst);
-        if self.shared.queue.is_empty() {
+        if self.is_empty() {
             Parking::Agreed
         } else {
             self.unpark();
@@ -183,13 +196,16 @@ impl<T> Drop for Receiver<T> {
         self.shared.state.store(CLOSED, Ordering::Relaxed);
         // Orders the state before the last look at the queue, against the sender's fence in `send`.
         fence(Ordering::SeqCst);
+        let (_, nothing) = queue(1);
+        let popper = mem::replace(&mut self.popper, nothing);
+        *self.shared.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(popper);
         self.shared.drop_all();
     }
 }
 
 impl<T> fmt::Debug for Receiver<T> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Receiver").field("len", &self.shared.queue.len()).finish()
+        out.debug_struct("Receiver").field("len", &self.shared.queue.len()).finish_non_exhaustive()
     }
 }
 
@@ -200,63 +216,6 @@ pub enum Parking {
     Agreed,
     /// It must not: a value waits.
     Refused,
-}
-
-#[cfg(not(loom))]
-mod model {
-    pub(super) use core::sync::atomic::{AtomicU8, Ordering, fence};
-    pub(super) use crossbeam_queue::ArrayQueue as Queue;
-}
-
-/// Under loom the queue is a list under a lock whose length is an atomic of its own, as in
-/// crossbeam's: what is checked is the parking, and a lock around the emptiness test would hide a
-/// missing fence.
-#[cfg(loom)]
-mod model {
-    use std::collections::VecDeque;
-
-    use loom::sync::Mutex;
-    use loom::sync::atomic::AtomicUsize;
-
-    pub(super) use loom::sync::atomic::{AtomicU8, Ordering, fence};
-
-    pub(super) struct Queue<T> {
-        values: Mutex<VecDeque<T>>,
-        length: AtomicUsize,
-        capacity: usize,
-    }
-
-    impl<T> Queue<T> {
-        pub(super) fn new(capacity: usize) -> Self {
-            Self { values: Mutex::new(VecDeque::new()), length: AtomicUsize::new(0), capacity }
-        }
-
-        pub(super) fn push(&self, value: T) -> Result<(), T> {
-            let mut values = self.values.lock().expect("no test panics while it holds the lock");
-            if values.len() == self.capacity {
-                return Err(value);
-            }
-            values.push_back(value);
-            drop(values);
-            self.length.fetch_add(1, Ordering::Release);
-            Ok(())
-        }
-
-        pub(super) fn pop(&self) -> Option<T> {
-            let mut values = self.values.lock().expect("no test panics while it holds the lock");
-            let value = values.pop_front()?;
-            self.length.fetch_sub(1, Ordering::Release);
-            Some(value)
-        }
-
-        pub(super) fn len(&self) -> usize {
-            self.length.load(Ordering::Acquire)
-        }
-
-        pub(super) fn is_empty(&self) -> bool {
-            self.len() == 0
-        }
-    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -331,8 +290,12 @@ mod loom_tests {
 
     /// Three preemptions reach every ordering of the two fences; more take minutes.
     fn check(model: impl Fn() + Sync + Send + 'static) {
+        check_with(3, model);
+    }
+
+    fn check_with(preemptions_max: usize, model: impl Fn() + Sync + Send + 'static) {
         let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(3);
+        builder.preemption_bound = Some(preemptions_max);
         builder.check(model);
     }
 
@@ -360,6 +323,44 @@ mod loom_tests {
         });
     }
 
+    struct Sleep(loom::sync::Notify);
+
+    impl Wake for Sleep {
+        fn wake(&self) {
+            self.0.notify();
+        }
+    }
+
+    /// Also if it is woken for a value that stands behind one whose push is not finished: a second
+    /// preemption is in that push.
+    #[test]
+    fn a_receiver_that_sleeps_whenever_it_may_gets_all_that_is_sent() {
+        check_with(2, || {
+            let sleep = Arc::new(Sleep(loom::sync::Notify::new()));
+            let wake = Arc::<Sleep>::clone(&sleep) as Arc<dyn Wake>;
+            let (sender, mut receiver) = mailbox(4, wake);
+            let sending = |value: u32| {
+                let sender = sender.clone();
+                loom::thread::spawn(move || sender.send(value).unwrap())
+            };
+            let threads = [sending(1), sending(2)];
+            let mut received = 0;
+            while received < 3 {
+                if let Some(value) = receiver.receive() {
+                    received += value;
+                    continue;
+                }
+                if receiver.park() == Parking::Agreed {
+                    sleep.0.wait();
+                }
+                receiver.unpark();
+            }
+            for thread in threads {
+                thread.join().unwrap();
+            }
+        });
+    }
+
     #[test]
     fn what_was_put_elsewhere_before_a_nudge_is_seen_or_wakes_the_receiver() {
         check(|| {
@@ -381,16 +382,20 @@ mod loom_tests {
     }
 
     #[test]
-    fn a_value_sent_while_the_receiver_closes_is_dropped_or_given_back() {
+    fn values_sent_while_the_receiver_closes_are_dropped_or_given_back() {
         check(|| {
             let signal = Arc::new(Signal(loom::sync::atomic::AtomicUsize::new(0)));
             let (sender, receiver) = mailbox(4, signal as Arc<dyn Wake>);
             let told = Arc::new(());
-            let value = Arc::clone(&told);
-            let sending = sender.clone();
-            let thread = loom::thread::spawn(move || drop(sending.send(value)));
+            let sending = || {
+                let (sender, value) = (sender.clone(), Arc::clone(&told));
+                loom::thread::spawn(move || drop(sender.send(value)))
+            };
+            let threads = [sending(), sending()];
             drop(receiver);
-            thread.join().unwrap();
+            for thread in threads {
+                thread.join().unwrap();
+            }
             assert!(sender.is_empty());
             assert_eq!(Arc::strong_count(&told), 1);
         });

@@ -4,3 +4,6 @@
 pub mod mailbox;
 pub mod queued;
 pub mod running;
+
+mod model;
+mod queue;

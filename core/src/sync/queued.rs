@@ -8,7 +8,7 @@
 //!
 //! Deliberately absent: the queue, and how the looking thread is woken.
 
-use model::{AtomicBool, Ordering};
+use super::model::{AtomicBool, Ordering};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -28,16 +28,6 @@ impl Queued {
     pub fn begin(&self) {
         self.0.swap(false, Ordering::AcqRel);
     }
-}
-
-#[cfg(not(loom))]
-mod model {
-    pub(super) use core::sync::atomic::{AtomicBool, Ordering};
-}
-
-#[cfg(loom)]
-mod model {
-    pub(super) use loom::sync::atomic::{AtomicBool, Ordering};
 }
 
 #[cfg(all(test, not(loom)))]

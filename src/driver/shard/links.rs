@@ -10,7 +10,7 @@ use siloring_core::limits::{HOT_LINKS_MAX, LINK_READ_PAUSE_BYTES, LOOP_TIME_MAX}
 use siloring_runtime::mail::ConnId;
 use siloring_transport::net::{Received, Socket};
 
-use super::{MAIL_TOKEN, Node, Pump, TIMER_TOKEN};
+use super::{MAIL_TOKEN, Node, Pump};
 use crate::driver::readiness::Interest;
 use crate::pump::Unread;
 
@@ -56,22 +56,23 @@ impl<N: Node> Pump<N> {
     /// Asks the kernel which links have input, or take output again.
     pub(super) fn look(&mut self, now: Moment) {
         let looked_before = core::mem::replace(&mut self.looked_at, now).max(self.woken_at);
-        self.ready.clear();
         self.readiness.look(Duration::ZERO).expect("an epoll set can be asked");
-        for ready in self.readiness.found() {
-            match ready.token {
-                MAIL_TOKEN | TIMER_TOKEN => {}
-                token => {
-                    if ready.readable {
-                        self.ready.push(ConnId(token));
-                        if let Some(found) = self.conns.get_mut(ConnId(token)) {
-                            found.filled_after(looked_before);
-                        }
-                    }
-                    if ready.writable {
-                        self.dirty.push(ConnId(token));
-                    }
+        self.take_found(looked_before);
+    }
+
+    /// Takes what the kernel found in a look, which was not there before `looked_before`.
+    pub(super) fn take_found(&mut self, looked_before: Moment) {
+        self.ready.clear();
+        for ready in self.readiness.found().filter(|ready| ready.token != MAIL_TOKEN) {
+            let conn = ConnId(ready.token);
+            if ready.readable {
+                self.ready.push(conn);
+                if let Some(found) = self.conns.get_mut(conn) {
+                    found.filled_after(looked_before);
                 }
+            }
+            if ready.writable {
+                self.dirty.push(conn);
             }
         }
     }

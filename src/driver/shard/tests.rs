@@ -20,6 +20,29 @@ struct Echo {
     dirty: Vec<ConnId>,
     at: Option<Moment>,
     effects: VecDeque<Effect<Self>>,
+    slow: Option<Slow>,
+}
+
+/// Takes what came on a link in parts, each of which takes a whole loop's time, and then tells how
+/// often the shard has slept.
+struct Slow {
+    shared: Arc<Shared>,
+    parts_left: Vec<(ConnId, u32)>,
+}
+
+impl Slow {
+    fn take(&mut self, conn: ConnId) -> Option<Mail> {
+        let since = clock::now();
+        while clock::now().since(since) < LOOP_TIME_MAX {}
+        let (_, left) = self.parts_left.iter_mut().find(|(id, _)| *id == conn).unwrap();
+        *left -= 1;
+        (*left == 0).then(|| Mail::Taken { parks: parks_of(&self.shared) })
+    }
+}
+
+fn parks_of(shared: &Shared) -> String {
+    let text = shared.metrics_text();
+    text.lines().find(|line| line.starts_with("siloring_shard_parks_total")).unwrap().to_owned()
 }
 
 #[derive(Debug, PartialEq)]
@@ -29,6 +52,10 @@ enum Mail {
     Closed,
     /// Close all links with these last bytes.
     Close(&'static [u8]),
+    /// All that came on a link is taken.
+    Taken {
+        parks: String,
+    },
 }
 
 impl Node for Echo {
@@ -38,6 +65,9 @@ impl Node for Echo {
 
     fn attach(&mut self, _now: Moment, conn: ConnId, _link: ()) {
         self.unsent.push((conn, Vec::new()));
+        if let Some(slow) = &mut self.slow {
+            slow.parts_left.push((conn, 3));
+        }
     }
     fn receive_space(&mut self, _now: Moment, _conn: ConnId) -> Option<&mut [u8]> {
         self.space.resize(4096, 0);
@@ -48,7 +78,10 @@ impl Node for Echo {
         bytes.extend_from_slice(&self.space[..count]);
         self.dirty.push(conn);
     }
-    fn take_frames(&mut self, _now: Moment, _conn: ConnId) -> Unread {
+    fn take_frames(&mut self, _now: Moment, conn: ConnId) -> Unread {
+        let Some(slow) = &mut self.slow else { return Unread::None };
+        let Some(taken) = slow.take(conn) else { return Unread::Some };
+        self.effects.push_back(Effect::Control(taken));
         Unread::None
     }
     fn set_came_after(&mut self, _came_after: Moment) {}
@@ -84,7 +117,7 @@ impl Node for Echo {
                 let close = |(conn, _)| Effect::Close { conn, last: last.to_vec() };
                 self.effects.extend(self.unsent.drain(..).map(close));
             }
-            Mail::Closed => {}
+            Mail::Closed | Mail::Taken { .. } => {}
         }
     }
     fn stored(&mut self, _now: Moment, _ticket: u64, _result: StoreResult) {}
@@ -119,6 +152,10 @@ struct Running {
 }
 
 fn start_echo(idle: Idle) -> Running {
+    start_node(idle, |_| Echo::default())
+}
+
+fn start_node(idle: Idle, make: fn(Arc<Shared>) -> Echo) -> Running {
     let (own, letterbox) = Letterbox::new().unwrap();
     let (control_sender, control) = mailbox(64, Arc::new(Signal::new().unwrap()));
     let shared = Arc::new(Shared::new(1, None));
@@ -132,7 +169,8 @@ fn start_echo(idle: Idle) -> Running {
         shared: Arc::clone(&shared),
         idle,
     };
-    let thread = start(Placement::Unbound, parts, || Some(Echo::default())).unwrap();
+    let nodes = Arc::clone(&shared);
+    let thread = start(Placement::Unbound, parts, move || Some(make(nodes))).unwrap();
     Running { shard: own, control, shared, thread }
 }
 
@@ -213,7 +251,9 @@ fn a_deadline_between_two_ticks_wakes_a_sleeping_shard() {
         running.shard.send(Post::Mail(Mail::At(Duration::from_micros(500)))).unwrap();
         match running.next_mail() {
             Mail::At(late) => late,
-            other @ (Mail::Ping(_) | Mail::Closed | Mail::Close(_)) => panic!("{other:?}"),
+            other @ (Mail::Ping(_) | Mail::Closed | Mail::Close(_) | Mail::Taken { .. }) => {
+                panic!("{other:?}")
+            }
         }
     });
     let mut late: Vec<_> = late.collect();
@@ -283,5 +323,47 @@ fn what_a_peer_does_not_take_is_kept_and_written_later() {
         left -= count;
     }
     writer.join().unwrap();
+    running.stop();
+}
+
+#[test]
+fn a_shard_does_not_sleep_while_what_it_has_read_is_not_taken() {
+    use std::io::Write;
+    let mut running = start_node(Idle::Park, |shared| Echo {
+        slow: Some(Slow { shared, parts_left: Vec::new() }),
+        ..Echo::default()
+    });
+    let links = 5000..5000 + 2 * HOT_LINKS_MAX as u64;
+    let mut streams: Vec<_> = links.map(|link| running.link(link)).collect();
+    running.shared.set_serve_until(Moment::ZERO);
+    running.shard.send(Post::Mail(Mail::Ping(1))).unwrap();
+    assert_eq!(running.next_mail(), Mail::Ping(1));
+    for stream in &mut streams {
+        stream.write_all(b"taken in parts").unwrap();
+    }
+    running.shared.set_serve_until(Moment::NEVER);
+    let first = running.next_mail();
+    for _ in 1..streams.len() {
+        assert_eq!(running.next_mail(), first);
+    }
+    running.stop();
+}
+
+#[test]
+fn a_shard_does_not_sleep_before_it_has_told_of_a_link_that_a_write_has_lost() {
+    use std::io::Write;
+    let mut running = start_echo(Idle::Park);
+    let mut fast = 0;
+    for round in 0..10 {
+        let mut stream = running.link(6000 + round);
+        stream.set_write_timeout(Some(2 * LEDGER_TICK)).unwrap();
+        // Until it is not read any more, as nobody takes what comes back.
+        while stream.write(&[7; 16 * 1024]).is_ok() {}
+        let since = clock::now();
+        drop(stream);
+        assert_eq!(running.next_mail(), Mail::Closed);
+        fast += u32::from(clock::now().since(since) < LEDGER_TICK / 2);
+    }
+    assert!(fast > 5, "only {fast} of 10 came before half a tick");
     running.stop();
 }
