@@ -7,9 +7,11 @@
 use core::cell::RefCell;
 use core::fmt;
 
+use rkyv::SerializeUnsized;
 use rkyv::api::low::{self, LowDeserializer, LowSerializer, LowValidator};
-use rkyv::rancor;
+use rkyv::rancor::{self, Strategy};
 use rkyv::ser::allocator::ArenaHandle;
+use rkyv::ser::{Allocator, Serializer, Writer};
 use rkyv::util::{AlignedVec, with_arena};
 
 /// Bodies with a larger capacity are freed, not pooled: a burst of large ones must not stay
@@ -97,7 +99,9 @@ impl Body {
     /// pointers, no custom serializers that fail) cannot happen.
     pub fn encode<T: Encode>(value: &T) -> Self {
         let archived = with_arena(|arena| {
-            low::to_bytes_in_with_alloc::<_, _, rancor::Error>(value, pooled(), arena.acquire())
+            let mut serializer = Serializer::new(pooled(), arena.acquire(), ());
+            serialize(value, Strategy::<_, rancor::Error>::wrap(&mut serializer))
+                .map(|_at| serializer.into_writer())
         });
         Self(archived.expect("wire types archive without failing"))
     }
@@ -134,6 +138,21 @@ impl Body {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+/// Writes the archive of `value`. One that lies in memory as in its archive is copied at once: rkyv
+/// does that with slices, and writes a single value piece by piece.
+#[inline]
+fn serialize<T, S>(value: &T, serializer: &mut S) -> Result<usize, S::Error>
+where
+    T: rkyv::Serialize<S>,
+    S: rancor::Fallible + Writer + Allocator + ?Sized,
+{
+    if T::COPY_OPTIMIZATION.is_enabled() {
+        core::slice::from_ref(value).serialize_unsized(serializer)
+    } else {
+        value.serialize_unsized(serializer)
     }
 }
 
@@ -206,6 +225,21 @@ mod tests {
         let body = Body::encode(&value);
         assert_eq!(body.as_slice().as_ptr().align_offset(16), 0);
         assert_eq!(body.decode::<(u64, String, Vec<u32>)>(), Ok(value));
+    }
+
+    #[test]
+    fn a_value_that_is_copied_at_once_has_the_archive_that_rkyv_gives_it() {
+        fn archive<T: Encode>(value: &T) -> AlignedVec {
+            let archive = with_arena(|arena| {
+                let arena = arena.acquire();
+                low::to_bytes_in_with_alloc::<_, _, rancor::Error>(value, pooled(), arena)
+            });
+            archive.unwrap()
+        }
+        let (bytes, words) = ([7u8; 64], [1u64, 2, 3]);
+        assert_eq!(Body::encode(&bytes).as_slice(), archive(&bytes).as_slice());
+        assert_eq!(Body::encode(&words).as_slice(), archive(&words).as_slice());
+        assert_eq!(Body::encode(&words).decode::<[u64; 3]>(), Ok(words));
     }
 
     #[test]

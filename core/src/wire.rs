@@ -205,8 +205,27 @@ impl Header {
     /// Reads the header at the start of `bytes`; `None` if fewer than 64 are there.
     #[inline]
     pub fn decode(bytes: &[u8], frame_bytes_max: usize) -> Result<Option<Layout>, FrameError> {
+        let mut layout = Layout::NONE;
+        Ok(layout.read(bytes, frame_bytes_max)?.then_some(layout))
+    }
+}
+
+#[inline]
+fn cut<const N: usize>(bytes: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
+    *bytes[at..].first_chunk().expect("every field ends within the header")
+}
+
+impl Layout {
+    /// Of no frame.
+    pub const NONE: Self = Self { header: Header::new(FrameKind::Void), frame_bytes: 0 };
+
+    /// Becomes that of the header at the start of `bytes`; false, and nothing changed, if fewer
+    /// than 64 are there. Read to where it stays: a header that is moved as soon as it was read
+    /// costs more than its reading.
+    #[inline]
+    pub fn read(&mut self, bytes: &[u8], frame_bytes_max: usize) -> Result<bool, FrameError> {
         let Some(bytes) = bytes.first_chunk::<HEADER_BYTES>() else {
-            return Ok(None);
+            return Ok(false);
         };
         let magic = u16::from_le_bytes(cut(bytes, 4));
         if magic != MAGIC {
@@ -222,27 +241,19 @@ impl Header {
             let limit = u32::try_from(frame_bytes_max).unwrap_or(u32::MAX);
             return Err(FrameError::Length { found: length, limit });
         }
-        let header = Self {
-            kind,
-            flags: u16::from_le_bytes(cut(bytes, 8)),
-            forwards: bytes[10],
-            attempt: bytes[11],
-            method: MethodId(u32::from_le_bytes(cut(bytes, 12))),
-            correlation: CorrelationId(u64::from_le_bytes(cut(bytes, 16))),
-            schema: Schema::from_bits(u64::from_le_bytes(cut(bytes, 24))),
-            source: AddressHash(u128::from_le_bytes(cut(bytes, 32))),
-            target: AddressHash(u128::from_le_bytes(cut(bytes, 48))),
-        };
-        Ok(Some(Layout { header, frame_bytes: total }))
+        self.frame_bytes = total;
+        self.header.kind = kind;
+        self.header.flags = u16::from_le_bytes(cut(bytes, 8));
+        self.header.forwards = bytes[10];
+        self.header.attempt = bytes[11];
+        self.header.method = MethodId(u32::from_le_bytes(cut(bytes, 12)));
+        self.header.correlation = CorrelationId(u64::from_le_bytes(cut(bytes, 16)));
+        self.header.schema = Schema::from_bits(u64::from_le_bytes(cut(bytes, 24)));
+        self.header.source = AddressHash(u128::from_le_bytes(cut(bytes, 32)));
+        self.header.target = AddressHash(u128::from_le_bytes(cut(bytes, 48)));
+        Ok(true)
     }
-}
 
-#[inline]
-fn cut<const N: usize>(bytes: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
-    *bytes[at..].first_chunk().expect("every field ends within the header")
-}
-
-impl Layout {
     /// Splits a whole frame into body and extension block (without its length).
     #[inline]
     pub fn split<'a>(&self, frame: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), FrameError> {

@@ -92,8 +92,8 @@ pub(crate) enum Tries {
 /// What a caller asks for.
 #[derive(Debug)]
 pub struct CallRequest {
-    /// To whom.
-    pub(crate) to: Arc<Target>,
+    /// To whom; `None` only in a parcel that has ended.
+    pub(crate) to: Option<Arc<Target>>,
     /// From whom: a hub, or the activation whose turn calls; filled in by the shard for the latter.
     pub source: Option<Address>,
     /// Which method, or message type.
@@ -111,10 +111,22 @@ pub struct CallRequest {
 }
 
 impl CallRequest {
+    #[inline]
+    fn to(&self) -> &Target {
+        self.to.as_ref().expect("a parcel that is under way has a target")
+    }
+
     /// To whom.
     #[inline]
     pub fn target(&self) -> &Address {
-        &self.to.address
+        &self.to().address
+    }
+
+    /// Drops what it holds.
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        (self.to, self.source, self.envelope) = (None, None, None);
+        self.body = Body::empty();
     }
 
     /// The hash of its sender's address.
@@ -186,9 +198,13 @@ impl Drop for ForeignWaiter {
 
 #[derive(Debug)]
 enum State {
-    Unsent(Parcel),
+    /// The parcel is taken out when it is sent, and the state is another then.
+    Unsent(Option<Parcel>),
     Malformed(AddressError),
-    Here { local: LocalId, slot: SlotKey },
+    Here {
+        local: LocalId,
+        slot: SlotKey,
+    },
     Foreign(Arc<ForeignSlot>),
     Done,
 }
@@ -207,10 +223,10 @@ pub struct Call<T, E = Infallible> {
 impl<T, E> fmt::Debug for Call<T, E> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.state {
-            State::Unsent(parcel) => write!(out, "Call({})", parcel.target()),
+            State::Unsent(Some(parcel)) => write!(out, "Call({})", parcel.target()),
             State::Malformed(error) => write!(out, "Call({error})"),
             State::Here { .. } | State::Foreign(_) => out.write_str("Call(under way)"),
-            State::Done => out.write_str("Call(ended)"),
+            State::Unsent(None) | State::Done => out.write_str("Call(ended)"),
         }
     }
 }
@@ -218,7 +234,7 @@ impl<T, E> fmt::Debug for Call<T, E> {
 impl<T: DecodeOwned> Call<T> {
     pub(crate) fn new(parcel: Parcel) -> Self {
         let decode = |reply: RawReply| reply.body.decode::<T>().map(Ok);
-        Self { state: State::Unsent(parcel), decode }
+        Self { state: State::Unsent(Some(parcel)), decode }
     }
 }
 
@@ -228,7 +244,7 @@ where
 {
     pub(crate) fn fallible(parcel: Parcel) -> Self {
         let decode = |reply: RawReply| reply.body.decode::<Result<T, E>>();
-        Self { state: State::Unsent(parcel), decode }
+        Self { state: State::Unsent(Some(parcel)), decode }
     }
 }
 
@@ -239,7 +255,7 @@ impl<T, E> Call<T, E> {
 
     /// Gives the call this long instead of the silo's default; at most [`DEADLINE_MAX`].
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        if let State::Unsent(parcel) = &mut self.state {
+        if let State::Unsent(Some(parcel)) = &mut self.state {
             parcel.request.deadline = Some(deadline.min(DEADLINE_MAX));
         }
         self
@@ -248,7 +264,7 @@ impl<T, E> Call<T, E> {
     /// Lets the call pass while its silo drains, as those of turns that have begun do: for work
     /// that was begun before, and whose calls are made by nobody's turn.
     pub fn begun_before(mut self) -> Self {
-        if let State::Unsent(parcel) = &mut self.state {
+        if let State::Unsent(Some(parcel)) = &mut self.state {
             parcel.sender = Sender::Begun;
         }
         self
@@ -257,7 +273,7 @@ impl<T, E> Call<T, E> {
     /// Says that the caller makes the call again if it fails, and tells itself what comes of that
     /// in the end: a failure of this one is no event.
     pub fn one_of_several(mut self) -> Self {
-        if let State::Unsent(parcel) = &mut self.state {
+        if let State::Unsent(Some(parcel)) = &mut self.state {
             parcel.tries = Tries::RouterThenCaller;
         }
         self
@@ -265,7 +281,7 @@ impl<T, E> Call<T, E> {
 
     /// Sends identity, headers and trace with the call.
     pub fn envelope(mut self, envelope: Envelope) -> Self {
-        if let State::Unsent(parcel) = &mut self.state {
+        if let State::Unsent(Some(parcel)) = &mut self.state {
             let sent = parcel.request.envelope.get_or_insert_default();
             let idempotency = sent.idempotency.take();
             **sent = envelope;
@@ -282,7 +298,7 @@ impl<T, E> Call<T, E> {
     /// that it had been handed over to: to that same activation only. If it is gone, the outcome is
     /// `LostAfterHandOver`, as without a key.
     pub fn idempotency_key(mut self, key: u128) -> Self {
-        if let State::Unsent(parcel) = &mut self.state {
+        if let State::Unsent(Some(parcel)) = &mut self.state {
             let envelope = parcel.request.envelope.get_or_insert_default();
             envelope.idempotency = Some(Idempotency { key, sending: Sending::First });
         }
@@ -311,12 +327,12 @@ impl<T, E> Call<T, E> {
 
     fn send(mut self, waiter: Waiter) -> Result<(), (DeliveryFailure, Waiter)> {
         match core::mem::replace(&mut self.state, State::Done) {
-            State::Unsent(mut parcel) => {
+            State::Unsent(Some(mut parcel)) => {
                 parcel.waiter = waiter;
                 send(parcel)
             }
             State::Malformed(error) => Err((malformed(&error), waiter)),
-            State::Here { .. } | State::Foreign(_) | State::Done => {
+            State::Unsent(None) | State::Here { .. } | State::Foreign(_) | State::Done => {
                 unreachable!("a call that was polled is not sent again")
             }
         }
@@ -336,7 +352,7 @@ impl<T, E> Call<T, E> {
 
     /// Hands the request to a shard; `waker` is woken when the outcome is there.
     fn start(&mut self, mut parcel: Parcel, waker: &Waker) -> Result<(), DeliveryFailure> {
-        if let Some(local) = parcel.request.to.local() {
+        if let Some(local) = parcel.request.to().local() {
             let slot = local.open_slot(waker);
             parcel.waiter = Waiter::Slot(SlotHandle(slot));
             local.stage(Op::Call(parcel));
@@ -345,7 +361,7 @@ impl<T, E> Call<T, E> {
         }
         let slot = Arc::new(ForeignSlot::waking(waker.clone()));
         parcel.waiter = Waiter::Foreign(ForeignWaiter(Some(Arc::clone(&slot))));
-        let handle = parcel.request.to.handle.clone();
+        let handle = parcel.request.to().handle.clone();
         // A refused waiter would answer for itself; the refusal says more.
         handle.send(parcel).map_err(|(failure, _waiter)| failure)?;
         self.state = State::Foreign(slot);
@@ -355,11 +371,11 @@ impl<T, E> Call<T, E> {
 
 /// Hands the request to a shard: the current one if it is of this silo.
 fn send(parcel: Parcel) -> Result<(), (DeliveryFailure, Waiter)> {
-    if let Some(local) = parcel.request.to.local() {
+    if let Some(local) = parcel.request.to().local() {
         local.stage(Op::Call(parcel));
         return Ok(());
     }
-    let handle = parcel.request.to.handle.clone();
+    let handle = parcel.request.to().handle.clone();
     handle.send(parcel)
 }
 
@@ -405,7 +421,7 @@ pub struct RawCall(Call<RawReply>);
 
 impl RawCall {
     pub(crate) fn new(parcel: Parcel) -> Self {
-        Self(Call { state: State::Unsent(parcel), decode: |reply| Ok(Ok(reply)) })
+        Self(Call { state: State::Unsent(Some(parcel)), decode: |reply| Ok(Ok(reply)) })
     }
 
     /// As [`Call::deadline`].
@@ -426,7 +442,7 @@ impl RawCall {
     /// As [`Call::one_of_several`]; and the router leaves the further tries to the caller: whatever
     /// refuses the call for the moment ends it.
     pub fn one_try(mut self) -> Self {
-        if let State::Unsent(parcel) = &mut self.0.state {
+        if let State::Unsent(Some(parcel)) = &mut self.0.state {
             parcel.tries = Tries::Caller;
         }
         self
@@ -446,15 +462,20 @@ impl Future for RawCall {
 
 impl<T, E> Call<T, E> {
     fn poll_unsent(&mut self, cx: &Context<'_>) -> Poll<Result<T, CallError<E>>> {
-        match core::mem::replace(&mut self.state, State::Done) {
-            State::Unsent(parcel) => match self.start(parcel, cx.waker()) {
-                Ok(()) => Poll::Pending,
-                Err(failure) => Poll::Ready(Err(failure.into())),
-            },
-            State::Malformed(error) => Poll::Ready(Err(malformed(&error).into())),
+        let failure = match &mut self.state {
+            State::Unsent(parcel) => {
+                let parcel = parcel.take().expect("it is sent once");
+                match self.start(parcel, cx.waker()) {
+                    Ok(()) => return Poll::Pending,
+                    Err(failure) => failure,
+                }
+            }
+            State::Malformed(error) => malformed(error),
             State::Done => panic!("a call was polled after it had ended"),
             State::Here { .. } | State::Foreign(_) => unreachable!("those were sent"),
-        }
+        };
+        self.state = State::Done;
+        Poll::Ready(Err(failure.into()))
     }
 }
 

@@ -15,7 +15,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use siloring_core::body::Body;
-use siloring_core::hash::HashMap;
 use siloring_core::ids::MethodId;
 use siloring_core::schema::Schema;
 use siloring_core::versions::{BodyType, Carry, Versions};
@@ -38,10 +37,20 @@ pub(crate) enum Polled {
 #[derive(Debug)]
 pub(crate) struct HostSpec {
     pub(crate) kind: &'static str,
-    pub(crate) methods: HashMap<MethodId, &'static MethodSpec>,
+    /// In order of their ids.
+    methods: Vec<(MethodId, &'static MethodSpec)>,
     pub(crate) placement: Placement,
     pub(crate) reentrant: bool,
     pub(crate) idle_after: Option<Duration>,
+}
+
+impl HostSpec {
+    /// The method of that id.
+    #[inline]
+    pub(crate) fn method(&self, id: MethodId) -> Option<&'static MethodSpec> {
+        let at = self.methods.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+        Some(self.methods[at].1)
+    }
 }
 
 /// A grain type on one shard, its Rust type erased.
@@ -122,8 +131,10 @@ where
     F: Future<Output = TurnOutput> + 'static,
     D: Fn(Turn<G>) -> F + 'static,
 {
-    let methods: HashMap<_, _> = G::METHODS.iter().map(|method| (method.id, method)).collect();
-    assert_eq!(methods.len(), G::METHODS.len(), "method ids of {} are distinct", G::TYPE);
+    let mut methods: Vec<_> = G::METHODS.iter().map(|method| (method.id, method)).collect();
+    methods.sort_unstable_by_key(|(id, _)| *id);
+    let are_distinct = methods.windows(2).all(|pair| pair[0].0 != pair[1].0);
+    assert!(are_distinct, "method ids of {} are distinct", G::TYPE);
     let spec = HostSpec {
         kind: G::TYPE,
         methods,
@@ -176,17 +187,26 @@ where
 
     fn poll(&mut self, turn: u32, cx: &mut Context<'_>) -> Polled {
         let slot = &mut self.turns[turn as usize];
+        let mut done = None;
         let polled = catch_unwind(AssertUnwindSafe(|| {
             let future = slot.as_mut().as_pin_mut().expect("a turn is polled until it ends");
-            future.poll(cx)
+            if let Poll::Ready(output) = future.poll(cx) {
+                done = Some(output);
+                slot.set(None);
+            }
         }));
-        let done = match polled {
-            Ok(Poll::Pending) => return Polled::Pending,
-            Ok(Poll::Ready(output)) => Polled::Done(output),
-            Err(panic) => Polled::Panicked(panic_message(&*panic)),
-        };
-        self.cancel(turn);
-        done
+        match (done, polled) {
+            (None, Ok(())) => Polled::Pending,
+            (None, Err(panic)) => {
+                self.cancel(turn);
+                Polled::Panicked(panic_message(&*panic))
+            }
+            // A destructor that panics after its turn has ended takes nothing of that back.
+            (Some(output), Ok(()) | Err(_)) => {
+                self.free.push(turn);
+                Polled::Done(output)
+            }
+        }
     }
 
     fn cancel(&mut self, turn: u32) {

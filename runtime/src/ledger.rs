@@ -110,6 +110,34 @@ impl OpenDelivery {
         }
     }
 
+    /// Drops what it holds: it is as new, but for its request, which is none.
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        // Every field is named, so that a new one cannot be forgotten.
+        let Self {
+            sequence,
+            request,
+            deadline,
+            tried,
+            retry_timer,
+            waiter,
+            sender,
+            tries,
+            owner,
+            stage,
+            place,
+            attempts,
+            forwards,
+            last_refusal,
+        } = self;
+        request.clear();
+        (*sequence, *deadline, *tried) = (0, Moment::NEVER, Moment::ZERO);
+        (*retry_timer, *owner, *place, *last_refusal) = (None, None, None, None);
+        *waiter = Waiter::Nobody;
+        (*sender, *tries, *stage) = (Sender::Program, Tries::Router, Stage::Locating);
+        (*attempts, *forwards) = (0, 0);
+    }
+
     /// To whom.
     #[inline]
     pub fn target(&self) -> &Address {

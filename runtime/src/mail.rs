@@ -37,11 +37,10 @@ pub enum ReplyTo {
     },
 }
 
-/// A request that has reached the silo where its target is, or may be activated.
+/// A request that has reached the silo where its target is, or may be activated. Whom it is for is
+/// told beside it: as long as it does not wait, whoever has it has the address too.
 #[derive(Debug)]
 pub struct Request {
-    /// To whom.
-    pub target: Address,
     /// From whom.
     pub source: AddressHash,
     /// Which method, or message type.
@@ -67,6 +66,13 @@ pub struct Request {
 }
 
 impl Request {
+    /// Moves it out to where it waits; what is left is to be forgotten. On its way it is lent, as a
+    /// request that begins at once need not be moved.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Self {
+        Self { body: core::mem::take(&mut self.body), envelope: self.envelope.take(), ..*self }
+    }
+
     /// Whether it may have been handled before, by the activation that it names or an unknown one.
     pub(crate) fn is_sent_again(&self) -> bool {
         let idempotency = self.envelope.as_deref().and_then(|envelope| envelope.idempotency);
@@ -137,7 +143,12 @@ pub enum ShardMail {
         reason: String,
     },
     /// A request whose target belongs to this shard.
-    Request(Request),
+    Request {
+        /// To whom.
+        target: Address,
+        /// What.
+        request: Request,
+    },
     /// The outcome of a request that this shard's ledger or link waits for.
     Outcome {
         /// Ledger or link of this shard.
@@ -193,7 +204,7 @@ impl ShardMail {
             Self::View(_) => "View",
             Self::Directory { .. } => "Directory",
             Self::LinkFailed { .. } => "LinkFailed",
-            Self::Request(_) => "Request",
+            Self::Request { .. } => "Request",
             Self::Outcome { .. } => "Outcome",
             Self::Call(_) => "Call",
             Self::OpenHub { .. } => "OpenHub",

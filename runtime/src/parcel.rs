@@ -4,9 +4,10 @@
 //! it to the ledger that ends it. What has just been written in small pieces is slow to read in
 //! large ones, so that each move costs more than its bytes. A [`Parcel`] is built once, in place.
 //!
-//! Its allocation is used again: a dropped parcel goes to a bounded free list of its thread, so
-//! that a steady flow of calls made on a shard allocates nothing. One made by another thread of the
-//! program is dropped on a shard, and costs its thread an allocation.
+//! Its allocation is used again: a parcel that has [ended](Parcel::end) goes to a bounded free list
+//! of its thread, so that a steady flow of calls made on a shard allocates nothing. One made by
+//! another thread of the program ends on a shard, and costs its thread an allocation. One that is
+//! dropped instead is simply freed.
 
 use core::cell::RefCell;
 use core::fmt;
@@ -17,22 +18,38 @@ use siloring_core::limits::PARCELS_POOLED_MAX;
 use crate::call::CallRequest;
 use crate::ledger::OpenDelivery;
 
-type Shell = Box<Option<OpenDelivery>>;
-
 thread_local! {
-    static POOL: RefCell<Vec<Shell>> = const { RefCell::new(Vec::new()) };
+    /// Cleared deliveries.
+    static POOL: RefCell<Vec<Parcel>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A delivery that has not been sent, or has no outcome yet.
-pub struct Parcel(Option<Shell>);
+pub struct Parcel(Box<OpenDelivery>);
 
 impl Parcel {
     /// A request that has not been sent.
     #[inline]
     pub fn new(request: CallRequest) -> Self {
-        let mut shell = POOL.with(|pool| pool.borrow_mut().pop()).unwrap_or_else(|| Box::new(None));
-        *shell = Some(OpenDelivery::new(request));
-        Self(Some(shell))
+        match POOL.with(|pool| pool.borrow_mut().pop()) {
+            Some(mut parcel) => {
+                parcel.request = request;
+                parcel
+            }
+            None => Self(Box::new(OpenDelivery::new(request))),
+        }
+    }
+
+    /// Drops what is in it, and keeps its allocation for another.
+    #[inline]
+    pub fn end(mut self) {
+        self.clear();
+        // The thread may be ending: its list is gone then, and the parcel is simply freed.
+        let _gone = POOL.try_with(|pool| {
+            let mut pool = pool.borrow_mut();
+            if pool.len() < PARCELS_POOLED_MAX {
+                pool.push(self);
+            }
+        });
     }
 }
 
@@ -41,29 +58,14 @@ impl Deref for Parcel {
 
     #[inline]
     fn deref(&self) -> &OpenDelivery {
-        self.0.as_deref().and_then(Option::as_ref).expect("full until it is dropped")
+        &self.0
     }
 }
 
 impl DerefMut for Parcel {
     #[inline]
     fn deref_mut(&mut self) -> &mut OpenDelivery {
-        self.0.as_deref_mut().and_then(Option::as_mut).expect("full until it is dropped")
-    }
-}
-
-impl Drop for Parcel {
-    #[inline]
-    fn drop(&mut self) {
-        let Some(mut shell) = self.0.take() else { return };
-        *shell = None;
-        // The thread may be ending: its list is gone then, and the shell is simply freed.
-        let _gone = POOL.try_with(|pool| {
-            let mut pool = pool.borrow_mut();
-            if pool.len() < PARCELS_POOLED_MAX {
-                pool.push(shell);
-            }
-        });
+        &mut self.0
     }
 }
 
@@ -75,15 +77,38 @@ impl fmt::Debug for Parcel {
 
 #[cfg(test)]
 mod tests {
+    use core::time::Duration;
+
+    use siloring_core::ids::{ActivationNumber, Endpoint, Generation, ShardIndex, ViewNumber};
+    use siloring_core::outcome::{DeliveryFailure, RejectedKind};
+
+    use crate::call::{Tries, Waiter};
+    use crate::directory::Place;
+    use crate::ledger::Stage;
     use crate::reference::tests::parcel;
+    use crate::route::Sender;
 
     #[test]
-    fn dropped_parcels_are_used_again() {
-        let first = parcel("room/a");
+    fn a_parcel_that_ended_is_used_again_and_has_nothing_of_before() {
+        let mut first = parcel("room/a");
+        let new = format!("{:?}", *first);
         let place = core::ptr::from_ref(&*first);
-        drop(first);
-        let second = parcel("room/b");
-        assert_eq!(second.target().as_str(), "room/b");
+        first.request.deadline = Some(Duration::ZERO);
+        first.request.envelope = Some(Box::default());
+        first.waiter = Waiter::Callback(Box::new(drop));
+        first.sender = Sender::Begun;
+        first.tries = Tries::Caller;
+        first.owner = Some(1);
+        first.stage = Stage::Delivered;
+        first.place = Some(Place {
+            endpoint: Endpoint { silo: Generation(1), shard: ShardIndex(0) },
+            number: ActivationNumber { view: ViewNumber(1), counter: 1 },
+        });
+        (first.attempts, first.forwards) = (1, 1);
+        first.last_refusal = Some(Box::new(DeliveryFailure::rejected(RejectedKind::Moving, "")));
+        first.end();
+        let second = parcel("room/a");
         assert_eq!(core::ptr::from_ref(&*second), place);
+        assert_eq!(format!("{:?}", *second), new);
     }
 }

@@ -42,7 +42,7 @@ impl Target {
     #[inline]
     fn request(self: &Arc<Self>, spec: &MethodSpec, body: Body) -> Parcel {
         Parcel::new(CallRequest {
-            to: Arc::clone(self),
+            to: Some(Arc::clone(self)),
             source: self.source.clone(),
             method: spec.id,
             arguments: spec.arguments,
@@ -147,7 +147,7 @@ impl HubRef {
     /// type's.
     pub fn send<M: Message, R: Message>(&self, message: &M) -> Call<R> {
         Call::new(Parcel::new(CallRequest {
-            to: Arc::clone(&self.target),
+            to: Some(Arc::clone(&self.target)),
             source: self.target.source.clone(),
             method: MethodId(M::SCHEMA.type_id),
             arguments: M::SCHEMA,
@@ -190,7 +190,7 @@ impl RawRef {
     /// does from everybody.
     pub fn send(&self, request: RawRequest) -> RawCall {
         RawCall::new(Parcel::new(CallRequest {
-            to: Arc::clone(&self.target),
+            to: Some(Arc::clone(&self.target)),
             source: None,
             method: request.method,
             arguments: request.schema,
@@ -235,7 +235,7 @@ pub(crate) mod tests {
         let handle = stopped();
         let target = Arc::new(Target { address, handle, source: None });
         Parcel::new(CallRequest {
-            to: target,
+            to: Some(target),
             source: None,
             method: MethodId(1),
             arguments: Schema::NONE,

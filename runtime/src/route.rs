@@ -5,7 +5,6 @@
 use siloring_core::ids::Endpoint;
 use siloring_core::limits::BODY_BYTES_MAX;
 
-use crate::directory::Place;
 use crate::placement::Placement;
 
 /// What the kind of the target's address is, seen from this silo.
@@ -36,7 +35,7 @@ pub enum Whereabouts {
     /// On this shard.
     Here,
     /// At a place that the shard remembers, which may be stale.
-    Remembered(Place),
+    Remembered,
     /// Nothing but the kind of its address.
     Unknown(TargetKind),
 }
@@ -66,7 +65,7 @@ pub enum Route {
     /// Nowhere: the address names no shard.
     Nowhere,
     /// To the place that the shard remembers.
-    Remembered(Place),
+    Remembered,
     /// To the shard that the address names.
     Named(Endpoint),
     /// To where the target would be activated on this silo; if it is elsewhere, that answers where.
@@ -85,8 +84,8 @@ pub const fn route(input: RouteInput) -> Route {
     let is_refused = input.is_draining && matches!(input.sender, Sender::Program);
     match input.target {
         Whereabouts::Here => Route::Here,
-        Whereabouts::Remembered(_) | Whereabouts::Unknown(_) if is_refused => Route::Draining,
-        Whereabouts::Remembered(place) => Route::Remembered(place),
+        Whereabouts::Remembered | Whereabouts::Unknown(_) if is_refused => Route::Draining,
+        Whereabouts::Remembered => Route::Remembered,
         Whereabouts::Unknown(TargetKind::Hub) => Route::LookUp,
         Whereabouts::Unknown(TargetKind::OfShard(Some(endpoint))) => Route::Named(endpoint),
         Whereabouts::Unknown(TargetKind::OfShard(None)) => Route::Nowhere,
@@ -99,15 +98,11 @@ pub const fn route(input: RouteInput) -> Route {
 
 #[cfg(test)]
 mod tests {
-    use siloring_core::ids::{ActivationNumber, Endpoint, Generation, ShardIndex, ViewNumber};
+    use siloring_core::ids::{Endpoint, Generation, ShardIndex};
 
     use super::*;
 
-    const PLACE: Place = Place {
-        endpoint: Endpoint { silo: Generation(1), shard: ShardIndex(0) },
-        number: ActivationNumber { view: ViewNumber(1), counter: 1 },
-    };
-    const REMEMBERED: Whereabouts = Whereabouts::Remembered(PLACE);
+    const ENDPOINT: Endpoint = Endpoint { silo: Generation(1), shard: ShardIndex(0) };
     const HUB: RouteInput = RouteInput {
         target: Whereabouts::Unknown(TargetKind::Hub),
         is_draining: false,
@@ -122,21 +117,19 @@ mod tests {
         RouteInput { target: Whereabouts::Unknown(TargetKind::Hosted(Placement::Hash)), ..HUB };
     const FOREIGN: RouteInput =
         RouteInput { target: Whereabouts::Unknown(TargetKind::Foreign), ..HUB };
-    const OF_SHARD: RouteInput = RouteInput {
-        target: Whereabouts::Unknown(TargetKind::OfShard(Some(PLACE.endpoint))),
-        ..HUB
-    };
+    const OF_SHARD: RouteInput =
+        RouteInput { target: Whereabouts::Unknown(TargetKind::OfShard(Some(ENDPOINT))), ..HUB };
     const OF_NO_SHARD: RouteInput =
         RouteInput { target: Whereabouts::Unknown(TargetKind::OfShard(None)), ..HUB };
     const HERE: RouteInput = RouteInput { target: Whereabouts::Here, ..HUB };
-    const THERE: RouteInput = RouteInput { target: REMEMBERED, ..HUB };
+    const THERE: RouteInput = RouteInput { target: Whereabouts::Remembered, ..HUB };
 
     #[test]
     fn the_decision_table_holds() {
         let table = [
             (HUB, Route::LookUp),
             (HERE, Route::Here),
-            (THERE, Route::Remembered(PLACE)),
+            (THERE, Route::Remembered),
             (RouteInput { bytes: BODY_BYTES_MAX, ..HUB }, Route::LookUp),
             (RouteInput { bytes: BODY_BYTES_MAX + 1, ..HUB }, Route::TooLarge),
             (RouteInput { bytes: BODY_BYTES_MAX + 1, ..HERE }, Route::TooLarge),
@@ -144,10 +137,7 @@ mod tests {
             (RouteInput { is_draining: true, ..THERE }, Route::Draining),
             (RouteInput { is_draining: true, ..HERE }, Route::Here),
             (RouteInput { is_draining: true, sender: Sender::Begun, ..HUB }, Route::LookUp),
-            (
-                RouteInput { is_draining: true, sender: Sender::Begun, ..THERE },
-                Route::Remembered(PLACE),
-            ),
+            (RouteInput { is_draining: true, sender: Sender::Begun, ..THERE }, Route::Remembered),
             (LOCAL, Route::Home),
             (
                 RouteInput { is_draining: true, sender: Sender::Begun, ..LOCAL },
@@ -155,12 +145,12 @@ mod tests {
             ),
             (HASHED, Route::LookUpOrPlace),
             (FOREIGN, Route::LookUpOrPlace),
-            (OF_SHARD, Route::Named(PLACE.endpoint)),
+            (OF_SHARD, Route::Named(ENDPOINT)),
             (OF_NO_SHARD, Route::Nowhere),
             (RouteInput { is_draining: true, ..OF_SHARD }, Route::Draining),
             (
                 RouteInput { is_draining: true, sender: Sender::Begun, ..OF_SHARD },
-                Route::Named(PLACE.endpoint),
+                Route::Named(ENDPOINT),
             ),
         ];
         for (input, expected) in table {

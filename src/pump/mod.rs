@@ -4,6 +4,7 @@
 //! between these and the world; the code here is the same in both, byte for byte. It is the only
 //! place that knows both frames and activations.
 
+mod conns;
 mod control;
 mod shard;
 

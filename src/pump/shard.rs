@@ -17,7 +17,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use siloring_core::event::Event;
-use siloring_core::hash::HashMap;
 use siloring_core::ids::{Generation, ShardIndex, ViewNumber};
 use siloring_core::limits::{HEARD_PERIOD, LEDGER_TICK, LINK_LAST_BYTES_MAX};
 use siloring_core::ports::store::StoreRequest;
@@ -35,6 +34,8 @@ use siloring_transport::{
     Class, Established, Frame, Inbound, Link, Outbound, Position, Refusal, RefusalKind, RefusedBy,
     Role, SendRefused, Session, SessionError,
 };
+
+use super::conns::Conns;
 
 /// What a shard and its links want done.
 #[derive(Debug)]
@@ -65,7 +66,7 @@ pub enum NodeOutput {
 /// The sending halves of a shard's links: what the runtime reaches through its port.
 #[derive(Debug, Default)]
 struct LinkTable {
-    conns: HashMap<ConnId, Sending>,
+    conns: Conns<Sending>,
     /// This shard's own link to each peer: the one that carries its requests.
     own: BTreeMap<Generation, ConnId>,
     dirty: Vec<ConnId>,
@@ -88,7 +89,7 @@ impl LinkTable {
         frame: &Outgoing<'_>,
         class: Class,
     ) -> Result<Sent, LinkRefusal> {
-        let sending = self.conns.get_mut(&conn).ok_or(LinkRefusal::Gone)?;
+        let sending = self.conns.get_mut(conn).ok_or(LinkRefusal::Gone)?;
         let pushed = sending.outbound.push(
             &frame.header,
             frame.source,
@@ -110,15 +111,13 @@ impl LinkTable {
     }
 
     fn tell_view(&mut self, view: ViewNumber) {
-        let mut conns: Vec<ConnId> = self.conns.keys().copied().collect();
-        conns.sort_unstable();
-        for conn in conns {
+        for conn in self.conns.numbers().to_vec() {
             self.tell_view_to(conn, view);
         }
     }
 
     fn tell_view_to(&mut self, conn: ConnId, view: ViewNumber) {
-        let Some(sending) = self.conns.get_mut(&conn) else { return };
+        let Some(sending) = self.conns.get_mut(conn) else { return };
         sending.outbound.push_view(view);
         if !sending.is_dirty && !sending.outbound.unsent().is_empty() {
             sending.is_dirty = true;
@@ -138,7 +137,7 @@ impl Links for LinkTable {
     }
 
     fn retract(&mut self, sent: Sent) -> Retracted {
-        let Some(sending) = self.conns.get_mut(&sent.conn) else { return Retracted::HandedOver };
+        let Some(sending) = self.conns.get_mut(sent.conn) else { return Retracted::HandedOver };
         if sending.outbound.retract(Position(sent.position)) {
             Retracted::Yes
         } else {
@@ -189,7 +188,7 @@ impl Receiving {
 pub struct ShardNode {
     shard: Shard<LinkTable>,
     me: Generation,
-    conns: HashMap<ConnId, Receiving>,
+    conns: Conns<Receiving>,
     outputs: VecDeque<NodeOutput>,
     /// The newest view that a peer told of and that was asked for.
     view_wanted: ViewNumber,
@@ -229,7 +228,7 @@ impl ShardNode {
         Self {
             shard: Shard::new(now, config, LinkTable::default(), unpark, handle),
             me,
-            conns: HashMap::default(),
+            conns: Conns::default(),
             outputs: VecDeque::new(),
             view_wanted: ViewNumber::ZERO,
             part_at: Moment::NEVER,
@@ -290,7 +289,7 @@ impl ShardNode {
         if self.shard.is_fenced(now) {
             return None;
         }
-        let receiving = self.conns.get_mut(&conn)?;
+        let receiving = self.conns.get_mut(conn)?;
         Some(match &mut receiving.session {
             None => receiving.inbound.receive_space(),
             Some(session) => session.receive_space(),
@@ -300,7 +299,7 @@ impl ShardNode {
     /// So many bytes were put into [`ShardNode::receive_space`]. Their frames are taken by
     /// [`ShardNode::take_frames`], all of them before there may be more bytes.
     pub fn received(&mut self, now: Moment, conn: ConnId, count: usize) {
-        let Some(receiving) = self.conns.get_mut(&conn) else { return };
+        let Some(receiving) = self.conns.get_mut(conn) else { return };
         match &mut receiving.session {
             None => receiving.inbound.received(count),
             Some(session) => session.received(count),
@@ -313,7 +312,7 @@ impl ShardNode {
 
     /// Takes frames that have come, as many as should be taken before the time is read again.
     pub fn take_frames(&mut self, now: Moment, conn: ConnId) -> Unread {
-        let Some(receiving) = self.conns.get_mut(&conn) else { return Unread::None };
+        let Some(receiving) = self.conns.get_mut(conn) else { return Unread::None };
         let entered = self.shard.enter(now);
         let mut left = self.shard.turns_per_look();
         let fault = loop {
@@ -366,7 +365,7 @@ impl ShardNode {
     /// as never sent, and may be sent again elsewhere: behind them nothing is told.
     fn last_bytes(&mut self, conn: ConnId, refusal: &Refusal) -> Option<Vec<u8>> {
         let backlog_bytes = self.backlog_bytes(conn);
-        let receiving = self.conns.get_mut(&conn)?;
+        let receiving = self.conns.get_mut(conn)?;
         let may_be_sent = match receiving.role {
             Role::Dialer => backlog_bytes == 0,
             Role::Acceptor => backlog_bytes <= LINK_LAST_BYTES_MAX,
@@ -374,7 +373,7 @@ impl ShardNode {
         if !may_be_sent {
             return None;
         }
-        let unsent = self.shard.links.conns.get(&conn)?.outbound.unsent();
+        let unsent = self.shard.links.conns.get(conn)?.outbound.unsent();
         let last = [unsent, &refusal.to_frame()].concat();
         Some(match &mut receiving.session {
             None => last,
@@ -384,7 +383,7 @@ impl ShardNode {
 
     /// A connection is gone: what was open on it ends.
     pub fn closed(&mut self, now: Moment, conn: ConnId, reason: &str) {
-        if let Some(receiving) = self.conns.get(&conn) {
+        if let Some(receiving) = self.conns.get(conn) {
             let (peer, reason) = (receiving.peer, reason.to_owned());
             self.outputs.push_back(NodeOutput::Event(Event::LinkDown { peer, reason }));
             self.drop_conn(now, conn);
@@ -392,9 +391,9 @@ impl ShardNode {
     }
 
     fn drop_conn(&mut self, now: Moment, conn: ConnId) {
-        let Some(receiving) = self.conns.remove(&conn) else { return };
+        let Some(receiving) = self.conns.remove(conn) else { return };
         let links = &mut self.shard.links;
-        let sending = links.conns.remove(&conn).expect("both halves are kept together");
+        let sending = links.conns.remove(conn).expect("both halves are kept together");
         if links.own.get(&receiving.peer) == Some(&conn) {
             links.own.remove(&receiving.peer);
         }
@@ -403,7 +402,7 @@ impl ShardNode {
 
     /// Bytes to send on a connection; under TLS a batch of them, which is sealed by this.
     pub fn unsent(&mut self, conn: ConnId) -> &[u8] {
-        let Some(sending) = self.shard.links.conns.get_mut(&conn) else { return &[] };
+        let Some(sending) = self.shard.links.conns.get_mut(conn) else { return &[] };
         if !sending.is_sealed {
             return sending.outbound.unsent();
         }
@@ -415,7 +414,7 @@ impl ShardNode {
 
     /// The kernel took so many of [`ShardNode::unsent`].
     pub fn sent(&mut self, conn: ConnId, count: usize) {
-        let Some(sending) = self.shard.links.conns.get_mut(&conn) else { return };
+        let Some(sending) = self.shard.links.conns.get_mut(conn) else { return };
         if !sending.is_sealed {
             return sending.outbound.sent(count);
         }
@@ -426,19 +425,19 @@ impl ShardNode {
 
     /// How many bytes wait on a connection.
     pub fn backlog_bytes(&self, conn: ConnId) -> usize {
-        let Some(sending) = self.shard.links.conns.get(&conn) else { return 0 };
+        let Some(sending) = self.shard.links.conns.get(conn) else { return 0 };
         let waiting = sending.outbound.backlog_bytes();
         if !sending.is_sealed {
             return waiting;
         }
-        let session = self.conns.get(&conn).and_then(|receiving| receiving.session.as_deref());
+        let session = self.conns.get(conn).and_then(|receiving| receiving.session.as_deref());
         waiting + session.map_or(0, |session| session.unsent().len())
     }
 
     /// Moves the connections that have new bytes to send into `out`.
     pub fn take_dirty(&mut self, out: &mut Vec<ConnId>) {
         for conn in &self.shard.links.dirty {
-            if let Some(sending) = self.shard.links.conns.get_mut(conn) {
+            if let Some(sending) = self.shard.links.conns.get_mut(*conn) {
                 sending.is_dirty = false;
                 out.push(*conn);
             }
@@ -457,15 +456,9 @@ impl ShardNode {
 
     fn take_up_view(&mut self, now: Moment) {
         let view = Arc::clone(self.shard.view());
-        let mut gone_conns: Vec<ConnId> = self
-            .conns
-            .iter()
-            .filter(|(_, receiving)| view.is_gone(receiving.peer))
-            .map(|(conn, _)| *conn)
-            .collect();
-        gone_conns.sort_unstable();
-        for conn in gone_conns {
-            let peer = self.conns[&conn].peer;
+        let conns = self.conns.iter().map(|(conn, receiving)| (conn, receiving.peer));
+        let gone_conns: Vec<_> = conns.filter(|(_, peer)| view.is_gone(*peer)).collect();
+        for (conn, peer) in gone_conns {
             let reason = PEER_GONE.to_owned();
             self.outputs.push_back(NodeOutput::Event(Event::LinkDown { peer, reason }));
             self.close(now, conn, Some(&gone()));
@@ -492,7 +485,7 @@ impl ShardNode {
     /// Lets time pass.
     pub fn tick(&mut self, now: Moment) {
         if self.shard.is_leaving() {
-            let callers = self.conns.values().filter(|conn| conn.role == Role::Acceptor);
+            let callers = self.conns.iter().filter(|(_, conn)| conn.role == Role::Acceptor);
             self.shard.set_callers_count(callers.count());
         }
         self.part_with_leavers(now);
@@ -565,8 +558,8 @@ impl ShardNode {
     }
 }
 
-fn session_of(conns: &mut HashMap<ConnId, Receiving>, conn: ConnId) -> Option<&mut Session> {
-    conns.get_mut(&conn)?.session.as_deref_mut()
+fn session_of(conns: &mut Conns<Receiving>, conn: ConnId) -> Option<&mut Session> {
+    conns.get_mut(conn)?.session.as_deref_mut()
 }
 
 const PEER_GONE: &str = "the peer is gone in the view";
@@ -586,7 +579,7 @@ fn take_frame(
             let target = frame.names.get(frame.header.target).ok_or("a target without a name")?;
             shard.take_request(&IncomingRequest {
                 conn,
-                header: &frame.header,
+                header: frame.header,
                 target,
                 body: frame.body,
                 extensions: frame.extensions,
@@ -595,7 +588,7 @@ fn take_frame(
             Ok(())
         }
         FrameKind::Reply | FrameKind::Failure => {
-            shard.take_outcome(conn, &frame.header, frame.body, frame.extensions);
+            shard.take_outcome(conn, frame.header, frame.body, frame.extensions);
             Ok(())
         }
         FrameKind::Void => Ok(()),

@@ -13,7 +13,7 @@
 use core::fmt;
 
 use siloring_core::ViewNumber;
-use siloring_core::limits::{FRAME_ALIGN, HEADER_BYTES, READ_CHUNK_BYTES};
+use siloring_core::limits::{FRAME_ALIGN, READ_CHUNK_BYTES};
 use siloring_core::wire::{FrameError, FrameKind, Header, Layout};
 
 use crate::facts::{Purpose, Role};
@@ -23,8 +23,6 @@ use crate::refusal::{Refusal, RefusalKind};
 
 /// Room is made at the chunk's start when less than this remains at its end.
 const READ_BYTES_MIN: usize = READ_CHUNK_BYTES / 2;
-/// An extension block ends with its own length.
-const EXTENSION_LENGTH_BYTES: usize = 4;
 
 /// Why a link yields nothing more. It is closed: the peer is broken or hostile, or closed it
 /// itself.
@@ -77,7 +75,7 @@ impl LinkError {
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     /// Its header.
-    pub header: Header,
+    pub header: &'a Header,
     /// Its body: starts at a multiple of 16, so that an archive is read in place.
     pub body: &'a [u8],
     /// Its extension block, for [`siloring_core::wire::Extensions`].
@@ -135,34 +133,13 @@ pub struct Inbound {
     start: usize,
     end: usize,
     large: Option<Large>,
+    /// Of the frame that was found last.
+    layout: Layout,
     names: Names,
     peer_view: ViewNumber,
     /// Bit `n`: frames of kind `n` may come.
     allowed: u32,
     frame_bytes_max: usize,
-}
-
-/// The next frame to show: where it lies, and how long its parts are.
-struct Found {
-    header: Header,
-    /// Where it begins in the chunk; `None` if it has a buffer of its own.
-    at: Option<usize>,
-    frame_bytes: usize,
-    body_bytes: usize,
-    extension_bytes: usize,
-}
-
-impl Found {
-    fn new(at: Option<usize>, layout: &Layout, bytes: &[u8]) -> Result<Self, FrameError> {
-        let (body, extensions) = layout.split(bytes)?;
-        Ok(Self {
-            header: layout.header,
-            at,
-            frame_bytes: layout.frame_bytes,
-            body_bytes: body.len(),
-            extension_bytes: extensions.len(),
-        })
-    }
 }
 
 impl Inbound {
@@ -172,6 +149,7 @@ impl Inbound {
             start: 0,
             end: 0,
             large: None,
+            layout: Layout::NONE,
             names: Names::default(),
             peer_view: ViewNumber::ZERO,
             allowed: allowed(established.purpose, established.role),
@@ -215,23 +193,21 @@ impl Inbound {
     /// The next whole frame; `None` if more bytes are needed.
     #[inline]
     pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, LinkError> {
-        let Some(found) = self.find()? else {
+        if !self.find()? {
             return Ok(None);
+        }
+        let layout = &self.layout;
+        let (body, extensions) = if let Some(large) = &mut self.large {
+            let parts = layout.split(large.chunk.slice(0, large.filled))?;
+            large.shown = true;
+            parts
+        } else {
+            let end = self.start + layout.frame_bytes;
+            let parts = layout.split(self.chunk.slice(self.start, end))?;
+            self.start = end;
+            parts
         };
-        let (chunk, at) = match (found.at, &self.large) {
-            (Some(at), _) => (&self.chunk, at),
-            (None, Some(large)) => (&large.chunk, 0),
-            (None, None) => unreachable!("found in a buffer of its own"),
-        };
-        let body = at + HEADER_BYTES;
-        // The block ends with its length, which is not shown.
-        let extensions = at + found.frame_bytes - EXTENSION_LENGTH_BYTES - found.extension_bytes;
-        Ok(Some(Frame {
-            header: found.header,
-            body: chunk.slice(body, body + found.body_bytes),
-            extensions: chunk.slice(extensions, extensions + found.extension_bytes),
-            names: &self.names,
-        }))
+        Ok(Some(Frame { header: &layout.header, body, extensions, names: &self.names }))
     }
 
     /// The newest view that the peer has told: [`ViewNumber::ZERO`] before the first.
@@ -249,44 +225,30 @@ impl Inbound {
         self.chunk.capacity() + self.large.as_ref().map_or(0, |large| large.chunk.capacity())
     }
 
-    /// Finds the next frame to show, takes in those before it, and steps behind it.
+    /// Finds the next frame to show and takes in those before it. It lies in its own buffer if
+    /// there is one, else at `start`.
     #[inline]
-    fn find(&mut self) -> Result<Option<Found>, LinkError> {
+    fn find(&mut self) -> Result<bool, LinkError> {
         self.free_shown();
         loop {
-            if let Some(large) = &mut self.large {
-                if !large.is_whole() {
-                    return Ok(None);
-                }
-                let bytes = large.chunk.slice(0, large.filled);
-                let layout = Header::decode(bytes, self.frame_bytes_max)?
-                    .expect("a frame with a buffer of its own has a header");
-                check_allowed(self.allowed, &layout, bytes)?;
-                if is_internal(layout.header.kind) {
-                    take_in(&mut self.names, &mut self.peer_view, &layout, bytes)?;
-                    self.large = None;
-                    continue;
-                }
-                let found = Found::new(None, &layout, bytes)?;
-                large.shown = true;
-                return Ok(Some(found));
-            }
-            let bytes = self.chunk.slice(self.start, self.end);
-            let Some(layout) = Header::decode(bytes, self.frame_bytes_max)? else {
-                return Ok(None);
+            let (bytes, is_whole) = match &self.large {
+                Some(large) => (large.chunk.slice(0, large.filled), large.is_whole()),
+                None => (self.chunk.slice(self.start, self.end), true),
             };
-            let Some(bytes) = bytes.get(..layout.frame_bytes) else {
-                return Ok(None);
-            };
-            check_allowed(self.allowed, &layout, bytes)?;
-            if is_internal(layout.header.kind) {
-                take_in(&mut self.names, &mut self.peer_view, &layout, bytes)?;
-                self.start += layout.frame_bytes;
-                continue;
+            if !is_whole || !self.layout.read(bytes, self.frame_bytes_max)? {
+                return Ok(false);
             }
-            let found = Found::new(Some(self.start), &layout, bytes)?;
-            self.start += layout.frame_bytes;
-            return Ok(Some(found));
+            let Some(bytes) = bytes.get(..self.layout.frame_bytes) else {
+                return Ok(false);
+            };
+            check_allowed(self.allowed, &self.layout, bytes)?;
+            if !is_internal(self.layout.header.kind) {
+                return Ok(true);
+            }
+            take_in(&mut self.names, &mut self.peer_view, &self.layout, bytes)?;
+            if self.large.take().is_none() {
+                self.start += self.layout.frame_bytes;
+            }
         }
     }
 

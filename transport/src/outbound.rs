@@ -133,8 +133,12 @@ impl Outbound {
         self.buffer.extend_from_slice(&header.encode(body.len(), extensions.len()));
         self.buffer.extend_from_slice(body);
         let padding = body.len().next_multiple_of(FRAME_ALIGN) - body.len();
-        self.buffer.extend_from_slice(&[0; FRAME_ALIGN][..padding]);
-        self.buffer.extend_from_slice(extensions);
+        if padding > 0 {
+            self.buffer.extend_from_slice(&[0; FRAME_ALIGN][..padding]);
+        }
+        if !extensions.is_empty() {
+            self.buffer.extend_from_slice(extensions);
+        }
         assert_eq!(self.buffer.len() - start, frame_bytes, "a frame is as long as it says");
         Ok(position)
     }

@@ -23,7 +23,6 @@ use siloring_core::outcome::DeliveryFailure;
 use siloring_core::ports::store::{StoreRequest, StoreResult};
 use siloring_core::time::Moment;
 use siloring_core::view::View;
-use slab::Slab;
 
 use crate::call::CallResult;
 use crate::directory::KnownPlaces;
@@ -164,23 +163,87 @@ pub(crate) enum Answer {
     Store(StoreResult),
 }
 
-/// Who is woken when a slot is answered.
-#[derive(Debug)]
-enum Wait {
-    /// The task that polled the slot with its own waker: by far the most. It need not be counted.
-    Task(TaskKey),
-    /// A waker of another kind, such as of a future that polls many others.
-    Waker(Waker),
-}
-
-#[derive(Debug)]
-enum Slot {
-    Waiting(Wait),
+/// Where a slot stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// Nobody has it.
+    Free,
+    Waiting,
     /// Waits for a time, which has this entry in the wheel.
-    Sleeping(Wait, TimerKey),
-    Done(Answer),
+    Sleeping(TimerKey),
+    Done,
     /// The future is gone; the answer will be dropped, and counted by who brings it.
     Abandoned,
+}
+
+/// A place to wait at. It is written where it lies, piece by piece: a whole one that is moved there
+/// costs more than it says.
+#[derive(Debug)]
+struct Slot {
+    stage: Stage,
+    /// Who is woken: the task that polled the slot with its own waker, which are by far the most,
+    /// and need not be counted…
+    task: TaskKey,
+    /// …or a waker of another kind, such as of a future that polls many others.
+    waker: Option<Waker>,
+    answer: Option<Answer>,
+}
+
+impl Slot {
+    const FREE: Self = Self { stage: Stage::Free, task: TaskKey(0), waker: None, answer: None };
+
+    #[inline]
+    fn set_wait(&mut self, wait: Wait<'_>) {
+        match wait {
+            Wait::Task(task) => {
+                self.task = task;
+                self.waker = None;
+            }
+            Wait::Waker(waker) => self.waker = Some(waker.clone()),
+        }
+    }
+}
+
+/// Who is to be woken.
+#[derive(Clone, Copy, Debug)]
+enum Wait<'a> {
+    Task(TaskKey),
+    Waker(&'a Waker),
+}
+
+/// The slots of one shard.
+#[derive(Debug, Default)]
+struct Slots {
+    all: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+impl Slots {
+    #[inline]
+    fn open(&mut self) -> (SlotKey, &mut Slot) {
+        let index = self.free.pop().unwrap_or_else(|| self.grow());
+        let slot = &mut self.all[index as usize];
+        slot.stage = Stage::Waiting;
+        (SlotKey(index), slot)
+    }
+
+    #[cold]
+    fn grow(&mut self) -> u32 {
+        let index = u32::try_from(self.all.len()).expect("fewer than 2^32 waiters");
+        self.all.push(Slot::FREE);
+        index
+    }
+
+    #[inline]
+    fn get(&mut self, key: SlotKey) -> &mut Slot {
+        &mut self.all[key.0 as usize]
+    }
+
+    #[inline]
+    fn close(&mut self, key: SlotKey) {
+        self.get(key).stage = Stage::Free;
+        self.free.push(key.0);
+    }
 }
 
 /// Whether anybody took an answer.
@@ -200,14 +263,14 @@ pub(crate) struct Local {
     pub(crate) ops: RefCell<Vec<Op>>,
     pub(crate) handle: Handle,
     pub(crate) known: Known,
-    slots: RefCell<Slab<Slot>>,
+    slots: RefCell<Slots>,
     /// The task that is being polled, and what its waker points to.
     polled: Cell<Option<(TaskKey, *const ())>>,
 }
 
 impl fmt::Debug for Local {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Local({} waiting)", self.slots.borrow().len())
+        write!(out, "Local({} waiting)", self.slot_count())
     }
 }
 
@@ -247,7 +310,7 @@ impl Local {
             ops: RefCell::new(Vec::new()),
             handle,
             known,
-            slots: RefCell::new(Slab::new()),
+            slots: RefCell::default(),
             polled: Cell::new(None),
         })
     }
@@ -267,10 +330,10 @@ impl Local {
     }
 
     #[inline]
-    fn wait_of(&self, waker: &Waker) -> Wait {
+    fn wait_of<'a>(&self, waker: &'a Waker) -> Wait<'a> {
         match self.polled.get() {
             Some((task, data)) if core::ptr::eq(data, waker.data()) => Wait::Task(task),
-            Some(_) | None => Wait::Waker(waker.clone()),
+            Some(_) | None => Wait::Waker(waker),
         }
     }
 
@@ -293,9 +356,10 @@ impl Local {
     /// A slot to wait on, which wakes `waker`.
     #[inline]
     pub(crate) fn open_slot(&self, waker: &Waker) -> SlotKey {
-        let wait = self.wait_of(waker);
-        let index = self.slots.borrow_mut().insert(Slot::Waiting(wait));
-        SlotKey(u32::try_from(index).expect("fewer than 2^32 waiters"))
+        let mut slots = self.slots.borrow_mut();
+        let (key, slot) = slots.open();
+        slot.set_wait(self.wait_of(waker));
+        key
     }
 
     /// Stages a sleep and gives its slot, which wakes `waker`.
@@ -309,42 +373,41 @@ impl Local {
     #[inline]
     pub(crate) fn poll_slot(&self, key: SlotKey, cx: &Context<'_>) -> Poll<Answer> {
         let mut slots = self.slots.borrow_mut();
-        let slot = slots.get_mut(key.0 as usize).expect("a slot lives until it is taken");
-        match slot {
-            Slot::Waiting(wait) | Slot::Sleeping(wait, _) => {
-                *wait = self.wait_of(cx.waker());
+        let slot = slots.get(key);
+        match slot.stage {
+            Stage::Waiting | Stage::Sleeping(_) => {
+                slot.set_wait(self.wait_of(cx.waker()));
                 Poll::Pending
             }
-            Slot::Done(_) => match slots.remove(key.0 as usize) {
-                Slot::Done(answer) => Poll::Ready(answer),
-                Slot::Waiting(_) | Slot::Sleeping(..) | Slot::Abandoned => {
-                    unreachable!("matched above")
-                }
-            },
-            Slot::Abandoned => unreachable!("an abandoned slot has no future"),
+            Stage::Done => {
+                let answer = slot.answer.take().expect("what is done has its answer");
+                slots.close(key);
+                Poll::Ready(answer)
+            }
+            Stage::Free => unreachable!("a slot lives until it is taken"),
+            Stage::Abandoned => unreachable!("an abandoned slot has no future"),
         }
     }
 
     /// The time that the slot waits for is in the wheel.
     pub(crate) fn sleeps(&self, key: SlotKey, timer: TimerKey) {
-        let slot = &mut self.slots.borrow_mut()[key.0 as usize];
-        *slot = match core::mem::replace(slot, Slot::Abandoned) {
-            Slot::Waiting(wait) => Slot::Sleeping(wait, timer),
-            other @ (Slot::Sleeping(..) | Slot::Done(_) | Slot::Abandoned) => other,
-        };
+        let mut slots = self.slots.borrow_mut();
+        let slot = slots.get(key);
+        if slot.stage == Stage::Waiting {
+            slot.stage = Stage::Sleeping(timer);
+        }
     }
 
     /// The slot's future is gone.
     pub(crate) fn abandon(&self, key: SlotKey) {
         let mut slots = self.slots.borrow_mut();
-        match slots.get(key.0 as usize) {
-            Some(Slot::Waiting(_)) => slots[key.0 as usize] = Slot::Abandoned,
-            Some(&Slot::Sleeping(_, timer)) => {
-                slots[key.0 as usize] = Slot::Abandoned;
-                self.stage(Op::EndSleep { slot: key, timer });
-            }
-            Some(Slot::Done(_)) => drop(slots.remove(key.0 as usize)),
-            Some(Slot::Abandoned) | None => unreachable!("a slot has one future"),
+        let slot = slots.get(key);
+        (slot.waker, slot.answer) = (None, None);
+        match core::mem::replace(&mut slot.stage, Stage::Abandoned) {
+            Stage::Waiting => {}
+            Stage::Sleeping(timer) => self.stage(Op::EndSleep { slot: key, timer }),
+            Stage::Done => slots.close(key),
+            Stage::Abandoned | Stage::Free => unreachable!("a slot has one future"),
         }
     }
 
@@ -352,20 +415,24 @@ impl Local {
     #[inline]
     pub(crate) fn answer(&self, key: SlotKey, answer: Answer) -> Taken {
         let mut slots = self.slots.borrow_mut();
-        match core::mem::replace(&mut slots[key.0 as usize], Slot::Done(answer)) {
-            Slot::Waiting(wait) | Slot::Sleeping(wait, _) => {
+        let slot = slots.get(key);
+        match slot.stage {
+            Stage::Waiting | Stage::Sleeping(_) => {
+                slot.stage = Stage::Done;
+                slot.answer = Some(answer);
+                let (task, waker) = (slot.task, slot.waker.take());
                 drop(slots);
-                match wait {
-                    Wait::Task(task) => self.answered(task),
-                    Wait::Waker(waker) => waker.wake(),
+                match waker {
+                    None => self.answered(task),
+                    Some(waker) => waker.wake(),
                 }
                 Taken::Yes
             }
-            Slot::Abandoned => {
-                drop(slots.remove(key.0 as usize));
+            Stage::Abandoned => {
+                slots.close(key);
                 Taken::No
             }
-            Slot::Done(_) => unreachable!("a slot is answered once"),
+            Stage::Done | Stage::Free => unreachable!("a slot is answered once"),
         }
     }
 
@@ -379,6 +446,7 @@ impl Local {
 
     /// Slots in use: for leak checks.
     pub(crate) fn slot_count(&self) -> usize {
-        self.slots.borrow().len()
+        let slots = self.slots.borrow();
+        slots.all.len() - slots.free.len()
     }
 }

@@ -31,20 +31,12 @@ pub(crate) enum Woken {
 pub(crate) type Spawned = Pin<Box<dyn Future<Output = ()>>>;
 
 /// What a task is.
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Task {
     /// A turn: its future waits in its host.
     Turn { host: u32, slot: u32, activation: u32 },
     /// A future of the surrounding program or of a grain's timer; `owner` is its activation.
-    Spawned { future: Spawned, owner: Option<u32> },
-}
-
-impl fmt::Debug for Task {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Turn { activation, .. } => write!(out, "Turn(activation {activation})"),
-            Self::Spawned { .. } => out.write_str("Spawned"),
-        }
-    }
+    Spawned { owner: Option<u32> },
 }
 
 #[derive(Debug)]
@@ -73,11 +65,28 @@ impl Wake for TaskWake {
     }
 }
 
-#[derive(Debug)]
 struct TaskSlot {
     wake: Arc<TaskWake>,
     waker: Waker,
-    task: Option<Task>,
+    stage: Stage,
+    task: Task,
+    /// Of a task that is spawned, while it is not polled.
+    future: Option<Spawned>,
+}
+
+/// Where the task of a slot stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// There is none.
+    Free,
+    Waiting,
+    Polled,
+}
+
+impl fmt::Debug for TaskSlot {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:?} {:?}", self.stage, self.task)
+    }
 }
 
 /// The tasks of one shard.
@@ -93,28 +102,49 @@ impl Tasks {
         Self { slots: Vec::new(), free: Vec::new(), foreign }
     }
 
-    /// Adds a task. It is not queued: the caller polls it, or wakes it.
+    /// Adds a turn. It is not queued: the caller polls it.
     #[inline]
     pub(crate) fn insert(&mut self, task: Task) -> TaskKey {
-        if let Some(index) = self.free.pop() {
-            self.slots[index as usize].task = Some(task);
-            return TaskKey(index);
-        }
+        let key = self.free.pop().map_or_else(|| self.grow(), TaskKey);
+        let slot = &mut self.slots[key.0 as usize];
+        (slot.stage, slot.task) = (Stage::Waiting, task);
+        key
+    }
+
+    /// Adds a future. It is not queued: the caller wakes it.
+    pub(crate) fn spawn(&mut self, future: Spawned, owner: Option<u32>) -> TaskKey {
+        let key = self.insert(Task::Spawned { owner });
+        self.slots[key.0 as usize].future = Some(future);
+        key
+    }
+
+    #[cold]
+    fn grow(&mut self) -> TaskKey {
         let index = u32::try_from(self.slots.len()).expect("fewer than 2^32 tasks");
-        let wake = Arc::new(TaskWake {
-            index,
-            queued: Queued::default(),
-            foreign: Arc::clone(&self.foreign),
-        });
+        let foreign = Arc::clone(&self.foreign);
+        let wake = Arc::new(TaskWake { index, queued: Queued::default(), foreign });
         let waker = Waker::from(Arc::clone(&wake));
-        self.slots.push(TaskSlot { wake, waker, task: Some(task) });
+        let (stage, task) = (Stage::Free, Task::Spawned { owner: None });
+        self.slots.push(TaskSlot { wake, waker, stage, task, future: None });
         TaskKey(index)
     }
 
-    /// Takes the task out to be polled; `None` if the wake came for one that has ended.
+    /// The task, which is polled from now on; `None` if the wake came for one that has ended.
     #[inline]
     pub(crate) fn begin(&mut self, key: TaskKey) -> Option<Task> {
-        self.slots[key.0 as usize].task.take()
+        let slot = &mut self.slots[key.0 as usize];
+        if slot.stage != Stage::Waiting {
+            return None;
+        }
+        slot.stage = Stage::Polled;
+        Some(slot.task)
+    }
+
+    /// The future of a spawned task that is polled.
+    #[inline]
+    pub(crate) fn take_future(&mut self, key: TaskKey) -> Spawned {
+        let future = self.slots[key.0 as usize].future.take();
+        future.expect("a spawned task that is not polled yet has its future")
     }
 
     /// The task that was woken; its waker may queue it again from now on.
@@ -129,26 +159,39 @@ impl Tasks {
         }
     }
 
-    /// Puts a task back that is still pending.
+    /// A task that was polled is still pending.
     #[inline]
-    pub(crate) fn suspend(&mut self, key: TaskKey, task: Task) {
+    pub(crate) fn suspend(&mut self, key: TaskKey) {
         let slot = &mut self.slots[key.0 as usize];
-        assert!(slot.task.is_none(), "a task is polled by one poller");
-        slot.task = Some(task);
+        assert!(slot.stage == Stage::Polled, "a task is polled by one poller");
+        slot.stage = Stage::Waiting;
     }
 
-    /// Frees the slot of a task that ended while it was taken out.
+    /// A spawned task that was polled is still pending.
+    #[inline]
+    pub(crate) fn put_back(&mut self, key: TaskKey, future: Spawned) {
+        self.slots[key.0 as usize].future = Some(future);
+        self.suspend(key);
+    }
+
+    /// Frees the slot of a task that ended as it was polled.
     #[inline]
     pub(crate) fn end(&mut self, key: TaskKey) {
-        assert!(self.slots[key.0 as usize].task.is_none(), "an ended task was taken out");
+        let slot = &mut self.slots[key.0 as usize];
+        assert!(slot.stage == Stage::Polled, "an ended task was polled");
+        slot.stage = Stage::Free;
         self.free.push(key.0);
     }
 
-    /// Removes a task that is not being polled.
-    pub(crate) fn remove(&mut self, key: TaskKey) -> Option<Task> {
-        let task = self.slots[key.0 as usize].task.take()?;
+    /// Removes a task that is not being polled, and gives its future if it is spawned.
+    pub(crate) fn remove(&mut self, key: TaskKey) -> Option<(Task, Option<Spawned>)> {
+        let slot = &mut self.slots[key.0 as usize];
+        if slot.stage != Stage::Waiting {
+            return None;
+        }
+        slot.stage = Stage::Free;
         self.free.push(key.0);
-        Some(task)
+        Some((slot.task, slot.future.take()))
     }
 
     #[inline]
@@ -178,8 +221,8 @@ mod tests {
         }
     }
 
-    fn spawned() -> Task {
-        Task::Spawned { future: Box::pin(async {}), owner: None }
+    fn spawned(tasks: &mut Tasks) -> TaskKey {
+        tasks.spawn(Box::pin(async {}), None)
     }
 
     #[test]
@@ -188,7 +231,7 @@ mod tests {
         let foreign =
             Arc::new(Foreign { ready: SegQueue::new(), unpark: Arc::clone(&unpark) as _ });
         let mut tasks = Tasks::new(Arc::clone(&foreign));
-        let key = tasks.insert(spawned());
+        let key = spawned(&mut tasks);
         tasks.waker(key).wake_by_ref();
         tasks.waker(key).wake_by_ref();
         let woken = foreign.pop().expect("queued");
@@ -205,10 +248,10 @@ mod tests {
         let unpark = Arc::new(Counted::default());
         let foreign = Arc::new(Foreign { ready: SegQueue::new(), unpark });
         let mut tasks = Tasks::new(foreign);
-        let first = tasks.insert(spawned());
+        let first = spawned(&mut tasks);
         let _task = tasks.begin(first);
         tasks.end(first);
         assert!(tasks.begin(first).is_none());
-        assert_eq!((tasks.insert(spawned()), tasks.len()), (first, 1));
+        assert_eq!((spawned(&mut tasks), tasks.len()), (first, 1));
     }
 }

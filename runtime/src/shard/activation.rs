@@ -76,6 +76,10 @@ pub(super) struct Activation {
     pub(super) registered: Registered,
 }
 
+/// As many requests wait as may.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct QueueFull;
+
 /// Whether the directory has an entry for an activation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Registered {
@@ -105,16 +109,16 @@ impl Activation {
         }
     }
 
-    /// Queues a request, or gives it back if the queue is full.
-    pub(super) fn push(&mut self, request: Request) -> Result<(), Request> {
+    /// Takes a request into the queue, unless that is full.
+    pub(super) fn push(&mut self, request: &mut Request) -> Result<(), QueueFull> {
         let bytes = request.body.len();
         if self.queue.len() >= ACTIVATION_QUEUE_MAX
             || self.queue_bytes + bytes > ACTIVATION_QUEUE_BYTES_MAX
         {
-            return Err(request);
+            return Err(QueueFull);
         }
         self.queue_bytes += bytes;
-        self.queue.push_back(request);
+        self.queue.push_back(request.take());
         Ok(())
     }
 

@@ -78,16 +78,18 @@ impl<L: Links> Shard<L> {
     }
 
     /// Hands a request to the hub's program.
-    pub(super) fn deliver_to_hub(&mut self, request: Request) {
-        let hub = &self.hubs[&request.target.hash()];
-        let Err((request, refused)) = hub.shared.push(request) else { return };
+    pub(super) fn deliver_to_hub(&mut self, target: &Address, request: &mut Request) {
+        let hub = &self.hubs[&target.hash()];
+        let Err((request, refused)) = hub.shared.push(request.take()) else { return };
         let view = self.view.number();
         let (kind, detail) = match refused {
             PushRefused::Full => (RejectedKind::Overloaded, "too many deliveries wait for the hub"),
             PushRefused::Ended => (RejectedKind::NotHere, "the hub is closed"),
-            PushRefused::Duplicate(admission) => return self.answer_duplicate(admission, &request),
+            PushRefused::Duplicate(admission) => {
+                return self.answer_duplicate(admission, target, &request);
+            }
         };
-        self.refuse(&request, DeliveryFailure::rejected_in(kind, view, detail));
+        self.refuse(target, &request, DeliveryFailure::rejected_in(kind, view, detail));
     }
 
     /// A hub's outbound has waited as long as it may.
@@ -107,6 +109,7 @@ impl<L: Links> Shard<L> {
         while let Some(output) = self.directory.poll_output() {
             self.carry_out_directory(output);
         }
+        self.directory_due = self.directory.next_deadline();
     }
 
     fn carry_out_directory(&mut self, output: DirectoryOutput) {

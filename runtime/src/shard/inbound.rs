@@ -1,6 +1,7 @@
 //! Requests that reach this shard, and outcomes that leave it: accepted or refused, answered once.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use siloring_core::address::Address;
 use siloring_core::event::Event;
@@ -53,8 +54,7 @@ impl<L: Links> Shard<L> {
             envelope::read(incoming.extensions)
         };
         let header = incoming.header;
-        let request = Request {
-            target: incoming.target.clone(),
+        let mut request = Request {
             source: header.source,
             method: header.method,
             schema: header.schema,
@@ -69,15 +69,19 @@ impl<L: Links> Shard<L> {
         };
         let home = self.home_shard(incoming.target);
         if home == shard {
-            self.accept(request);
+            self.accept(incoming.target, &mut request);
         } else {
-            self.outputs.push_back(ShardOutput::Shard(home, ShardMail::Request(request)));
+            let mail = ShardMail::Request { target: incoming.target.clone(), request };
+            self.outputs.push_back(ShardOutput::Shard(home, mail));
         }
         self.carry_out(None);
     }
 
     /// The shard of this silo where the target is, or would be.
     fn home_shard(&self, target: &Address) -> ShardIndex {
+        if self.activation_at(target.hash()).is_some() {
+            return self.config.me.shard;
+        }
         let by_hash = ShardIndex::of(target.hash().0, self.config.shards);
         if !self.own.kinds.contains(&target.kind().0) {
             return by_hash;
@@ -114,29 +118,30 @@ impl<L: Links> Shard<L> {
     }
 
     /// Accepts a request for a target of this shard, or answers why not.
-    pub(super) fn accept(&mut self, request: Request) {
+    pub(super) fn accept(&mut self, target: &Address, request: &mut Request) {
         #[cfg(feature = "planted")]
         if self.config.planted == super::Planted::EverythingRefused {
-            return self.refuse(&request, not_here(&request.target, "everything is refused"));
+            return self.refuse(target, request, not_here(target, "everything is refused"));
         }
         if self.is_fenced(self.now) {
-            return self.hold(request);
+            return self.hold(target, request);
         }
         if self.held_requests.is_empty() {
-            return self.accept_now(request);
+            return self.accept_now(target, request);
         }
         // Behind those that came while the right to serve was out.
-        self.held_requests.push_back(request);
+        self.held_requests.push_back((target.clone(), request.take()));
         self.accept_held();
     }
 
     /// Keeps a request until the right to serve is back.
-    fn hold(&mut self, request: Request) {
+    fn hold(&mut self, target: &Address, request: &mut Request) {
         if self.held_requests.len() < HELD_REQUESTS_MAX {
-            self.held_requests.push_back(request);
+            self.held_requests.push_back((target.clone(), request.take()));
         } else {
             let detail = "the silo may not serve now, and too many requests wait for that";
-            self.refuse(&request, DeliveryFailure::rejected(RejectedKind::Overloaded, detail));
+            let failure = DeliveryFailure::rejected(RejectedKind::Overloaded, detail);
+            self.refuse(target, request, failure);
         }
     }
 
@@ -144,22 +149,22 @@ impl<L: Links> Shard<L> {
     pub(super) fn accept_held(&mut self) {
         // One at a time: what a turn sends meanwhile queues behind those that still wait.
         for _ in 0..TURNS_PER_LOOP_MAX {
-            let Some(request) = self.held_requests.pop_front() else { return };
-            self.accept_now(request);
+            let Some((target, mut request)) = self.held_requests.pop_front() else { return };
+            self.accept_now(&target, &mut request);
         }
     }
 
     /// Accepts what had been accepted already: before anything that came later and is held.
-    pub(super) fn accept_again(&mut self, requests: VecDeque<Request>) {
+    pub(super) fn accept_again(&mut self, target: &Address, requests: VecDeque<Request>) {
         for request in requests.into_iter().rev() {
-            self.held_requests.push_front(request);
+            self.held_requests.push_front((target.clone(), request));
         }
         if !self.is_fenced(self.now) {
             self.accept_held();
         }
     }
 
-    fn accept_now(&mut self, request: Request) {
+    fn accept_now(&mut self, target: &Address, request: &mut Request) {
         #[cfg(feature = "planted")]
         if self.config.planted == super::Planted::InboundDroppedAtStop
             && self.leaving.is_draining()
@@ -168,36 +173,36 @@ impl<L: Links> Shard<L> {
             return;
         }
         if request.deadline < self.now {
-            return self.refuse_expired(&request);
+            return self.refuse_expired(target, request);
         }
-        if self.is_denied(&request) {
-            self.emit(Event::AccessDenied { target: request.target.clone() });
+        if self.is_denied(target, request) {
+            self.emit(Event::AccessDenied { target: target.clone() });
             let failure = DeliveryFailure::rejected(RejectedKind::AccessDenied, "by the filter");
-            return self.refuse(&request, failure);
+            return self.refuse(target, request, failure);
         }
-        let hash = request.target.hash();
+        let hash = target.hash();
         if self.hubs.contains_key(&hash) {
-            return self.deliver_to_hub(request);
+            return self.deliver_to_hub(target, request);
         }
         if let Some(activation) = self.activation_at(hash) {
-            return self.enqueue(activation, request);
+            return self.enqueue(activation, target, request);
         }
-        self.activate_for(request);
+        self.activate_for(target, request);
     }
 
-    fn refuse_expired(&mut self, request: &Request) {
-        self.emit(Event::ExpiredUnstarted { target: request.target.clone() });
+    fn refuse_expired(&mut self, target: &Address, request: &Request) {
+        self.emit(Event::ExpiredUnstarted { target: target.clone() });
         let failure = DeliveryFailure::indeterminate(
             IndeterminateKind::TimedOut,
             "the deadline had passed when the request could have begun",
         );
-        self.refuse(request, failure);
+        self.refuse(target, request, failure);
     }
 
-    fn is_denied(&self, request: &Request) -> bool {
+    fn is_denied(&self, target: &Address, request: &Request) -> bool {
         let Some(filter) = &self.config.filter else { return false };
         let call = FilterCall {
-            target: &request.target,
+            target,
             source: request.source,
             method: request.method,
             envelope: request.envelope.as_deref(),
@@ -206,48 +211,48 @@ impl<L: Links> Shard<L> {
     }
 
     /// Makes the activation that the request is for, if this is a place for it.
-    fn activate_for(&mut self, request: Request) {
-        let kind = request.target.kind().0;
+    fn activate_for(&mut self, target: &Address, request: &mut Request) {
+        let kind = target.kind().0;
         if self.hub_kinds.contains(kind) {
             #[cfg(feature = "planted")]
-            if self.is_refused_already(&request) {
+            if self.is_refused_already(target) {
                 return;
             }
             let view = self.view.number();
-            let detail = format!("{} is not here", request.target);
+            let detail = format!("{target} is not here");
             let failure = DeliveryFailure::rejected_in(RejectedKind::NotHere, view, detail);
-            return self.refuse(&request, failure);
+            return self.refuse(target, request, failure);
         }
         let Some(&host) = self.host_of.get(kind) else {
-            let failure = not_here(&request.target, "no grain type of that kind is hosted here");
-            return self.refuse(&request, failure);
+            let failure = not_here(target, "no grain type of that kind is hosted here");
+            return self.refuse(target, request, failure);
         };
         let is_of_shard = self.is_of_shard(host);
         if request.is_sent_again() {
-            return self.refuse(&request, not_here(&request.target, "its activation is gone"));
+            return self.refuse(target, request, not_here(target, "its activation is gone"));
         }
-        if is_of_shard && named_endpoint(&request.target) != Some(self.config.me) {
-            let failure = not_here(&request.target, "it names another shard, or none");
-            return self.refuse(&request, failure);
+        if is_of_shard && named_endpoint(target) != Some(self.config.me) {
+            let failure = not_here(target, "it names another shard, or none");
+            return self.refuse(target, request, failure);
         }
         if self.refuses_new(host) && !self.is_drain_late() {
             let failure = DeliveryFailure::rejected(RejectedKind::Draining, "the silo is leaving");
-            return self.refuse(&request, failure);
+            return self.refuse(target, request, failure);
         }
         if self.activations.len() >= ACTIVATIONS_MAX {
             let failure = DeliveryFailure::rejected(RejectedKind::Overloaded, "too many grains");
-            return self.refuse(&request, failure);
+            return self.refuse(target, request, failure);
         }
-        let address = request.target.clone();
-        let shared = ActivationShared::new(address.clone(), self.local.handle.clone());
+        let shared = ActivationShared::new(target.clone(), self.local.handle.clone());
         let key = self.activations.insert(Activation::new(shared, host, self.now));
         let key = u32::try_from(key).expect("bounded by ACTIVATIONS_MAX");
-        self.local.known.activations.borrow_mut().insert(address.hash(), key);
-        self.enqueue(key, request);
+        self.local.known.activations.borrow_mut().insert(target.hash(), key);
+        self.found.set(None);
+        self.enqueue(key, target, request);
         if is_of_shard {
             return self.register_of_shard(key);
         }
-        self.directory.register(self.now, &address);
+        self.directory.register(self.now, target);
         self.pump_directory();
     }
 
@@ -263,8 +268,8 @@ impl<L: Links> Shard<L> {
     }
 
     #[cfg(feature = "planted")]
-    fn is_refused_already(&mut self, request: &Request) -> bool {
-        let refusal = Some((self.now, request.target.hash()));
+    fn is_refused_already(&mut self, target: &Address) -> bool {
+        let refusal = Some((self.now, target.hash()));
         let last = core::mem::replace(&mut self.planted_refusal, refusal);
         self.config.planted == super::Planted::DeactivateOnRefusal && last == refusal
     }
@@ -280,14 +285,14 @@ impl<L: Links> Shard<L> {
         false
     }
 
-    /// Queues a request at an activation of this shard.
-    pub(super) fn enqueue(&mut self, key: super::ActivationKey, request: Request) {
+    /// Queues a request at an activation of this shard, which is its target's.
+    fn enqueue(&mut self, key: super::ActivationKey, target: &Address, request: &mut Request) {
         if self.leaving.is_draining()
             && !matches!(request.reply_to, ReplyTo::Ledger(_))
             && self.refuses_new(self.activations[key as usize].host)
         {
             let failure = DeliveryFailure::rejected(RejectedKind::Draining, "the silo is leaving");
-            return self.refuse(&request, failure);
+            return self.refuse(target, request, failure);
         }
         if self.may_start_at_once(key, request.method) {
             self.inline_depth += 1;
@@ -296,10 +301,10 @@ impl<L: Links> Shard<L> {
             return;
         }
         let activation = &mut self.activations[key as usize];
-        if let Err(request) = activation.push(request) {
+        if activation.push(request).is_err() {
             let detail = "too many requests wait for the grain";
-            return self
-                .refuse(&request, DeliveryFailure::rejected(RejectedKind::Overloaded, detail));
+            let failure = DeliveryFailure::rejected(RejectedKind::Overloaded, detail);
+            return self.refuse(target, request, failure);
         }
         if activation.life == Life::Active && !activation.queued {
             activation.queued = true;
@@ -319,13 +324,20 @@ impl<L: Links> Shard<L> {
     }
 
     /// Answers a request that does not run.
-    pub(super) fn refuse(&mut self, request: &Request, failure: DeliveryFailure) {
-        self.respond(
-            request.reply_to,
-            request.correlation,
-            &request.target,
-            Outcome::failure(failure),
-        );
+    pub(super) fn refuse(&mut self, target: &Address, request: &Request, failure: DeliveryFailure) {
+        let outcome = Outcome::failure(failure);
+        self.respond(request.reply_to, request.correlation, target, outcome);
+    }
+
+    /// Answers a request to an activation of this shard that does not run.
+    pub(super) fn refuse_of(
+        &mut self,
+        key: super::ActivationKey,
+        request: &Request,
+        failure: DeliveryFailure,
+    ) {
+        let shared = Rc::clone(&self.activations[key as usize].shared);
+        self.refuse(&shared.address, request, failure);
     }
 
     /// Puts an outcome on the link that brought its request.
@@ -334,13 +346,11 @@ impl<L: Links> Shard<L> {
         conn: ConnId,
         correlation: CorrelationId,
         source: &Address,
-        outcome: Outcome,
+        mut outcome: Outcome,
     ) {
-        let outcome = if self.older_peers.is_empty() {
-            outcome
-        } else {
-            self.older_peers.outcome(conn, outcome)
-        };
+        if !self.older_peers.is_empty() {
+            outcome = self.older_peers.outcome(conn, outcome);
+        }
         match self.try_outcome(conn, correlation, source, &outcome) {
             Ok(()) => {}
             Err(LinkRefusal::Gone | LinkRefusal::NotUp) => {

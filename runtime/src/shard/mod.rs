@@ -49,7 +49,7 @@ use slab::Slab;
 use crate::admission::Admission;
 use crate::directory::{Directory, DirectoryConfig};
 use crate::exec::local::{Answer, Entered, Known, Local, Op, SlotKey, Unpark, Until};
-use crate::exec::tasks::{Task, TaskKey, Tasks};
+use crate::exec::tasks::{TaskKey, Tasks};
 use crate::exec::wheel::Wheel;
 use crate::handle::Handle;
 use crate::host::{Host, HostFactory};
@@ -165,6 +165,8 @@ pub struct Shard<L> {
     behind_since: Option<Moment>,
     view: Arc<View>,
     directory: Directory,
+    /// It is not due before: asked anew whenever it was asked for something.
+    directory_due: Moment,
     ledger: Ledger,
     wheel: Wheel<Timer>,
     expired: Vec<Timer>,
@@ -174,8 +176,9 @@ pub struct Shard<L> {
     versions: Versions,
     older_peers: OlderPeers,
     activations: Slab<Activation>,
-    /// The activation that was looked for last: a call on its own shard looks for it twice.
-    found: Cell<Option<(AddressHash, ActivationKey)>>,
+    /// The address that was looked for last, and its activation if it has one here: a call on its
+    /// own shard looks for it twice, and conversations go on.
+    found: Cell<Option<(AddressHash, Option<ActivationKey>)>>,
     own: OwnGrains,
     hubs: HashMap<AddressHash, HubEntry>,
     tasks: Tasks,
@@ -188,7 +191,7 @@ pub struct Shard<L> {
     /// Deliveries that wait for their sending hub's claim.
     gated: BTreeMap<AddressHash, Vec<CorrelationId>>,
     /// Requests that came while the right to serve was out.
-    held_requests: VecDeque<Request>,
+    held_requests: VecDeque<(Address, Request)>,
     held_outcomes: VecDeque<HeldOutcome>,
     store_slots: BTreeMap<u64, SlotKey>,
     store_tickets: u64,
@@ -249,6 +252,7 @@ impl<L: Links> Shard<L> {
             came_after: Moment::NEVER,
             behind_since: None,
             view: Arc::new(View::default()),
+            directory_due: directory.next_deadline(),
             directory,
             ledger: Ledger::new(),
             wheel: Wheel::new(now),
@@ -319,7 +323,7 @@ impl<L: Links> Shard<L> {
                 self.pump_directory();
             }
             ShardMail::LinkFailed { peer, reason } => self.link_failed(peer, &reason),
-            ShardMail::Request(request) => self.accept_mail(request),
+            ShardMail::Request { target, mut request } => self.accept_mail(&target, &mut request),
             ShardMail::Outcome { to, correlation, source, outcome }
             | ShardMail::Answer { reply_to: to, correlation, source, outcome } => {
                 self.respond(to, correlation, &source, outcome);
@@ -425,6 +429,7 @@ impl<L: Links> Shard<L> {
             self.carry_out(None);
         }
         self.expired = expired;
+        debug_assert!(self.directory_due <= self.directory.next_deadline(), "it was not asked");
         self.directory.tick(now);
         self.pump_directory();
         self.check_leaving();
@@ -436,7 +441,7 @@ impl<L: Links> Shard<L> {
     /// When [`Shard::tick`] has something to do.
     pub fn next_deadline(&self) -> Moment {
         let open = self.ledger.next_deadline().min(self.wheel.next_deadline());
-        let due = open.min(self.directory.next_deadline()).min(self.leaving.check_due());
+        let due = open.min(self.directory_due).min(self.leaving.check_due());
         due.min(self.admission.next_deadline())
     }
 
@@ -458,6 +463,7 @@ impl<L: Links> Shard<L> {
     #[cfg(feature = "planted")]
     pub fn plant_fault(&mut self, fault: crate::directory::PlantedFault) {
         self.directory.plant_fault(fault);
+        self.directory_due = self.directory.next_deadline();
     }
 
     /// Counts up while the shard works; with nothing to do it stands still.
@@ -504,7 +510,7 @@ impl<L: Links> Shard<L> {
             self.emit(Event::SpawnRefused { by });
             return turns::discard(future);
         }
-        let task = self.tasks.insert(Task::Spawned { future, owner });
+        let task = self.tasks.spawn(future, owner);
         if let Some(owner) = owner {
             self.activations[owner as usize].timers.push(task);
         }

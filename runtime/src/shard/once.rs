@@ -78,15 +78,20 @@ impl<L: Links> Shard<L> {
         if matches!(admission, Admission::Begin) {
             return true;
         }
-        self.answer_duplicate(admission, request);
+        let shared = Rc::clone(&activation.shared);
+        self.answer_duplicate(admission, &shared.address, request);
         false
     }
 
     /// Answers a request that is not handled again.
-    pub(super) fn answer_duplicate(&mut self, admission: Admission, request: &Request) {
+    pub(super) fn answer_duplicate(
+        &mut self,
+        admission: Admission,
+        target: &Address,
+        request: &Request,
+    ) {
         #[cfg(feature = "planted")]
         let admission = self.planted_admission(admission, request);
-        let target = &request.target;
         if let Some(event) = request.envelope.as_deref().and_then(|e| e.event.as_deref()) {
             let (target, stream) = (target.clone(), event.stream.clone());
             self.emit(match admission {

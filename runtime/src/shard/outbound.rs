@@ -1,6 +1,7 @@
 //! Deliveries that this shard's code sends: opened, routed, handed to who brings them.
 
 use core::time::Duration;
+use std::rc::Rc;
 
 use siloring_core::address::{Address, AddressHash};
 use siloring_core::ids::{CorrelationId, Endpoint, Generation, ShardIndex};
@@ -114,8 +115,9 @@ impl<L: Links> Shard<L> {
         }
         let Some(open) = self.ledger.get(id) else { return };
         let (hash, bytes) = (open.target().hash(), open.request.body.len());
+        let (target, place) = self.whereabouts(open.target());
         let input = RouteInput {
-            target: self.whereabouts(open.target()),
+            target,
             is_draining: self.leaving.is_draining(),
             sender: open.sender,
             bytes,
@@ -128,9 +130,9 @@ impl<L: Links> Shard<L> {
             // A silo that leaves does not come back: its own programs need not try again.
             Route::Draining => self.finish(id, Err(draining())),
             Route::TooLarge => self.finish(id, Err(too_large(bytes))),
-            Route::Remembered(place) => {
+            Route::Remembered => {
                 self.dispatch_waiting(hash);
-                self.send_to_place(id, place);
+                self.send_to_place(id, place.expect("the place that is remembered"));
             }
             Route::Nowhere => self.finish(id, Err(no_such_shard())),
             Route::Named(endpoint) => self.send_to_named(id, endpoint),
@@ -139,14 +141,15 @@ impl<L: Links> Shard<L> {
         }
     }
 
-    fn whereabouts(&self, target: &Address) -> Whereabouts {
+    /// Where the target lives, with the place if one is remembered.
+    fn whereabouts(&self, target: &Address) -> (Whereabouts, Option<Place>) {
         let hash = target.hash();
         if self.activation_at(hash).is_some() || self.hubs.contains_key(&hash) {
-            return Whereabouts::Here;
+            return (Whereabouts::Here, None);
         }
         match self.directory.cached(hash) {
-            Some(place) => Whereabouts::Remembered(place),
-            None => Whereabouts::Unknown(self.kind_of(target)),
+            place @ Some(_) => (Whereabouts::Remembered, place),
+            None => (Whereabouts::Unknown(self.kind_of(target)), None),
         }
     }
 
@@ -298,8 +301,14 @@ impl<L: Links> Shard<L> {
         let Some(open) = self.ledger.get_mut(id) else { return };
         open.stage = Stage::Delivered;
         open.attempts = open.attempts.saturating_add(1);
-        let request = request_of(open, id, me);
-        self.accept(request);
+        let (hash, mut request) = (open.target().hash(), request_of(open, id, me));
+        // The activation's own address is cheaper to hold on to: it is of this shard alone.
+        if let Some(key) = self.activation_at(hash) {
+            let shared = Rc::clone(&self.activations[key as usize].shared);
+            return self.accept(&shared.address, &mut request);
+        }
+        let Some(target) = self.ledger.get(id).map(|open| open.target().clone()) else { return };
+        self.accept(&target, &mut request);
     }
 
     fn post_to(&mut self, id: CorrelationId, shard: ShardIndex) {
@@ -307,8 +316,8 @@ impl<L: Links> Shard<L> {
         let Some(open) = self.ledger.get_mut(id) else { return };
         open.stage = Stage::Posted(shard);
         open.attempts = open.attempts.saturating_add(1);
-        let request = request_of(open, id, me);
-        self.outputs.push_back(ShardOutput::Shard(shard, ShardMail::Request(request)));
+        let (target, request) = (open.target().clone(), request_of(open, id, me));
+        self.outputs.push_back(ShardOutput::Shard(shard, ShardMail::Request { target, request }));
     }
 
     pub(super) fn send_over_link(&mut self, id: CorrelationId, peer: Generation) {
@@ -496,7 +505,6 @@ impl<L: Links> Shard<L> {
 /// The request that an open delivery becomes within its own silo.
 fn request_of(open: &OpenDelivery, id: CorrelationId, me: ShardIndex) -> Request {
     Request {
-        target: open.target().clone(),
         source: open.source_hash(),
         method: open.request.method,
         schema: open.request.arguments,

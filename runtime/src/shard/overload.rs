@@ -42,11 +42,11 @@ impl<L: Links> Shard<L> {
     }
 
     /// Accepts a request of another shard.
-    pub(super) fn accept_mail(&mut self, request: Request) {
+    pub(super) fn accept_mail(&mut self, target: &Address, request: &mut Request) {
         if self.is_overloaded() {
-            self.refuse(&request, overloaded());
+            self.refuse(target, request, overloaded());
         } else {
-            self.accept(request);
+            self.accept(target, request);
         }
     }
 

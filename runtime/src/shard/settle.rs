@@ -273,7 +273,7 @@ impl<L: Links> Shard<L> {
     }
 
     /// Ends a delivery: its one outcome is told.
-    pub(super) fn finish(&mut self, id: CorrelationId, result: CallResult) {
+    pub(super) fn finish(&mut self, id: CorrelationId, mut result: CallResult) {
         #[cfg(feature = "planted")]
         if self.config.planted == super::Planted::RefusalsSwallowed
             && matches!(result, Err(DeliveryFailure::Rejected { .. }))
@@ -281,13 +281,12 @@ impl<L: Links> Shard<L> {
             return;
         }
         let Some(open) = self.ledger.close(id) else { return };
-        let result = match result {
+        if let Err(failure @ DeliveryFailure::Rejected { .. }) = &result
+            && open.is_sent_again()
+        {
             // An earlier sending of it may have run, whatever became of the later ones.
-            Err(failure @ DeliveryFailure::Rejected { .. }) if open.is_sent_again() => {
-                Err(lost_after(format!("its link was lost; sent again: {failure}")))
-            }
-            other => other,
-        };
+            result = Err(lost_after(format!("its link was lost; sent again: {failure}")));
+        }
         if let Some(retry) = open.retry_timer {
             self.wheel.cancel(retry);
         }
@@ -331,13 +330,15 @@ impl<L: Links> Shard<L> {
         {
             self.tell_failed(parcel.request.source.as_ref(), parcel.target(), failure);
         }
-        match (core::mem::take(&mut parcel.waiter), result) {
-            (Waiter::Slot(slot), result) => {
-                let taken = self.local.answer(slot.0, Answer::Call(result));
-                if let (Taken::No, Some(id)) = (taken, id) {
-                    self.tell_late(id);
-                }
+        if let Waiter::Slot(slot) = parcel.waiter {
+            let taken = self.local.answer(slot.0, Answer::Call(result));
+            if let (Taken::No, Some(id)) = (taken, id) {
+                self.tell_late(id);
             }
+            return parcel.end();
+        }
+        match (core::mem::take(&mut parcel.waiter), result) {
+            (Waiter::Slot(_), _) => unreachable!("told above"),
             (Waiter::Foreign(waiter), result) => waiter.complete(result),
             (Waiter::Callback(on_failure), Err(failure)) => {
                 // The program's own code: a panic in it ends nothing of ours.
@@ -354,6 +355,7 @@ impl<L: Links> Shard<L> {
             }
             (Waiter::Callback(_) | Waiter::Nobody, Ok(_)) => {}
         }
+        parcel.end();
     }
 
     /// Ends a one-way delivery of which a future of this shard says that it failed.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-use siloring_core::address::AddressHash;
+use siloring_core::address::{Address, AddressHash};
 use siloring_core::body::Body;
 use siloring_core::event::Event;
 use siloring_core::ids::{ActivationNumber, MethodId};
@@ -19,7 +19,7 @@ use super::mixed::take_up;
 use super::{ActivationKey, Shard, Timer};
 use crate::ctx::Ctx;
 use crate::directory::Place;
-use crate::exec::tasks::{Spawned, Task, TaskKey};
+use crate::exec::tasks::{Task, TaskKey};
 use crate::grain::{ACTIVATE, Access, DEACTIVATE};
 use crate::host::Polled;
 use crate::links::Links;
@@ -32,10 +32,10 @@ impl<L: Links> Shard<L> {
     #[inline]
     pub(super) fn activation_at(&self, hash: AddressHash) -> Option<ActivationKey> {
         match self.found.get() {
-            Some((found, key)) if found == hash => Some(key),
+            Some((found, key)) if found == hash => key,
             Some(_) | None => {
                 let key = self.local.known.activations.borrow().get(&hash).copied();
-                self.found.set(key.map(|key| (hash, key)).or(self.found.get()));
+                self.found.set(Some((hash, key)));
                 key
             }
         }
@@ -84,7 +84,7 @@ impl<L: Links> Shard<L> {
         let life = activation.life;
         let address = activation.shared.address.clone();
         for request in activation.take_queue() {
-            self.redirect_request(&request, winner);
+            self.redirect_request(&address, &request, winner);
         }
         match life {
             Life::Registering => self.remove_activation(key, "another activation won"),
@@ -102,7 +102,7 @@ impl<L: Links> Shard<L> {
         }
     }
 
-    fn redirect_request(&mut self, request: &Request, place: Place) {
+    fn redirect_request(&mut self, target: &Address, request: &Request, place: Place) {
         let failure = DeliveryFailure::rejected_in(
             RejectedKind::Moving,
             self.view.number(),
@@ -110,13 +110,13 @@ impl<L: Links> Shard<L> {
         );
         let place = Some(Box::new(place));
         let outcome = Outcome { result: Err(failure), schema: Schema::NONE, place };
-        self.respond(request.reply_to, request.correlation, &request.target, outcome);
+        self.respond(request.reply_to, request.correlation, target, outcome);
     }
 
     fn activation_failed(&mut self, key: ActivationKey, reason: &str) {
         for request in self.activations[key as usize].take_queue() {
             let failure = DeliveryFailure::failed(FailedKind::HandlerFailed, reason);
-            self.refuse(&request, failure);
+            self.refuse_of(key, &request, failure);
         }
         self.remove_activation(key, "its activation failed");
     }
@@ -156,8 +156,8 @@ impl<L: Links> Shard<L> {
             }
             left -= 1;
             let request = self.activations[key as usize].take(index);
-            let request = request.expect("the index was just found");
-            self.start_request(key, request);
+            let mut request = request.expect("the index was just found");
+            self.start_request(key, &mut request);
             let alive = self.activations.get(key as usize);
             if !alive.is_some_and(|activation| activation.life == Life::Active) {
                 return;
@@ -198,34 +198,36 @@ impl<L: Links> Shard<L> {
             let detail = format!(
                 "{} waits for a turn that waits for this call: make the method `&self`, and the \
                  grain reentrant, or send one_way",
-                request.target
+                activation.shared.address
             );
-            self.refuse(&request, DeliveryFailure::failed(FailedKind::Deadlock, detail));
+            let failure = DeliveryFailure::failed(FailedKind::Deadlock, detail);
+            self.refuse_of(key, &request, failure);
         }
     }
 
-    pub(super) fn start_request(&mut self, key: ActivationKey, mut request: Request) {
+    pub(super) fn start_request(&mut self, key: ActivationKey, request: &mut Request) {
         if request.deadline < self.now {
-            self.emit(Event::ExpiredUnstarted { target: request.target.clone() });
+            let target = self.activations[key as usize].shared.address.clone();
+            self.emit(Event::ExpiredUnstarted { target });
             let failure = DeliveryFailure::rejected(
                 RejectedKind::Overloaded,
                 "the deadline passed while the request waited for its turn",
             );
-            return self.refuse(&request, failure);
+            return self.refuse_of(key, request, failure);
         }
         let activation = &mut self.activations[key as usize];
         let host = self.hosts[activation.host as usize].spec();
-        let method = host.methods.get(&request.method).copied();
+        let method = host.method(request.method);
         let mut older = None;
         if let Some(method) = method
-            && !self.is_present(method, &request)
+            && !self.is_present(method, request)
         {
-            older = match take_up(host, method, &mut request) {
+            older = match take_up(host, method, request) {
                 Ok(older) => older,
-                Err(failure) => return self.refuse(&request, failure),
+                Err(failure) => return self.refuse_of(key, request, failure),
             };
         }
-        if !self.is_to_begin(key, &request) {
+        if !self.is_to_begin(key, request) {
             return;
         }
         let activation = &mut self.activations[key as usize];
@@ -285,7 +287,7 @@ impl<L: Links> Shard<L> {
             Some(Task::Turn { host, slot, activation }) => {
                 self.poll_turn(key, host, slot, activation);
             }
-            Some(Task::Spawned { future, owner }) => self.poll_spawned(key, future, owner),
+            Some(Task::Spawned { owner }) => self.poll_spawned(key, owner),
             // A late wake of a task that has ended.
             None => {}
         }
@@ -300,7 +302,7 @@ impl<L: Links> Shard<L> {
         let owner = Some((activation, key));
         match polled {
             Polled::Pending => {
-                self.tasks.suspend(key, Task::Turn { host, slot, activation });
+                self.tasks.suspend(key);
                 self.carry_out(owner);
             }
             Polled::Done(output) => {
@@ -326,14 +328,15 @@ impl<L: Links> Shard<L> {
         }
     }
 
-    fn poll_spawned(&mut self, key: TaskKey, mut future: Spawned, owner: Option<ActivationKey>) {
+    fn poll_spawned(&mut self, key: TaskKey, owner: Option<ActivationKey>) {
+        let mut future = self.tasks.take_future(key);
         let polled = self.local.poll_task(key, self.tasks.waker(key), |cx| {
             catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx)))
         });
         let by = owner.map(|owner| (owner, key));
         match polled {
             Ok(core::task::Poll::Pending) => {
-                self.tasks.suspend(key, Task::Spawned { future, owner });
+                self.tasks.put_back(key, future);
                 self.carry_out(by);
             }
             Ok(core::task::Poll::Ready(())) | Err(_) => {
@@ -438,7 +441,7 @@ impl<L: Links> Shard<L> {
         for turn in &turns {
             self.emit(Event::TurnCutOff { target: target.clone(), reason: why.to_owned() });
             // The turn that is being polled is not in the slab: it ends with its poll.
-            if let Some(Task::Turn { host, slot, .. }) = self.tasks.remove(turn.task) {
+            if let Some((Task::Turn { host, slot, .. }, _)) = self.tasks.remove(turn.task) {
                 self.hosts[host as usize].cancel(slot);
             }
             if let Some(reply) = turn.reply {
@@ -493,13 +496,13 @@ impl<L: Links> Shard<L> {
                 }
             }
         }
-        self.accept_again(activation.take_queue());
+        self.accept_again(&address, activation.take_queue());
     }
 
     /// What a method needs of the state; one that nobody knows is refused in a turn of its own.
     pub(super) fn access_of(&self, host: u32, method: MethodId) -> Access {
-        let methods = &self.hosts[host as usize].spec().methods;
-        methods.get(&method).map_or(Access::Exclusive, |method| method.access)
+        let method = self.hosts[host as usize].spec().method(method);
+        method.map_or(Access::Exclusive, |method| method.access)
     }
 
     fn watch_idleness(&mut self, key: ActivationKey) {

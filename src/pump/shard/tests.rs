@@ -249,7 +249,8 @@ fn what_is_sealed_waits_until_the_kernel_takes_it() {
     let sealed = world.node.unsent(CONN).len();
     assert!(sealed > waiting, "a record is longer than what is in it");
     assert_eq!(world.node.backlog_bytes(CONN), sealed, "nothing is counted twice");
-    let written = |world: &World| world.node.shard.links.conns[&CONN].outbound.written();
+    let written =
+        |world: &World| world.node.shard.links.conns.get(CONN).unwrap().outbound.written();
     assert_eq!(written(&world), 0);
     world.node.sent(CONN, 1);
     assert_eq!(written(&world), waiting as u64, "all that is in the record");

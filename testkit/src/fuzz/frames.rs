@@ -171,7 +171,7 @@ fn take_frames(inbound: &mut Inbound, shown: &mut Shown) {
             Ok(Some(frame)) => {
                 check_frame(&frame);
                 let (body, extensions) = (stable_u64(frame.body), stable_u64(frame.extensions));
-                shown.frames.push((frame.header, body, extensions));
+                shown.frames.push((*frame.header, body, extensions));
             }
             Ok(None) => return,
             Err(error) => {
@@ -195,7 +195,7 @@ fn check_frame(frame: &Frame<'_>) {
     let block_bytes = if has_block { extensions.len() + 4 } else { 0 };
     let laid = header.encode(body.len(), block_bytes);
     let again = Header::decode(&laid, usize::MAX).expect("our own header").expect("whole");
-    assert_eq!(again.header, header, "a header that was read is laid as it was");
+    assert_eq!(again.header, *header, "a header that was read is laid as it was");
     let entries: usize = Extensions::new(extensions).map(|(_, value)| 3 + value.len()).sum();
     assert!(entries <= extensions.len(), "entries lie in their block");
 }

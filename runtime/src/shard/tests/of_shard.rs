@@ -66,8 +66,7 @@ impl World {
 
     /// A request to the shard's own, on a link that is gone.
     pub(super) fn request(&self, method: &'static MethodSpec, correlation: u64) -> ShardMail {
-        ShardMail::Request(Request {
-            target: Address::of(Part::TYPE, "1.0").unwrap(),
+        let request = Request {
             source: AddressHash::NONE,
             method: method.id,
             schema: method.arguments,
@@ -79,7 +78,8 @@ impl World {
             attempt: 1,
             forwards: 0,
             envelope: None,
-        })
+        };
+        ShardMail::Request { target: Address::of(Part::TYPE, "1.0").unwrap(), request }
     }
 
     /// What became of it, as far as the event of its lost answer tells.
