@@ -21,6 +21,8 @@
 #[path = "support/allocations.rs"]
 #[expect(dead_code, reason = "the other bench uses all of it")]
 mod allocations;
+#[path = "support/resident.rs"]
+mod resident;
 #[path = "support/silos.rs"]
 #[expect(dead_code, reason = "the other bench uses all of it")]
 mod silos;
@@ -30,17 +32,17 @@ mod sink;
 mod support;
 
 use std::cell::{Cell, RefCell};
-use std::fs;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use futures_util::future::try_join_all;
 use postgres::{Client, NoTls};
 use siloring::hub::HubBuilder;
 use siloring::prelude::*;
 use siloring_testkit::postgres::{PrivatePostgres, find_server};
 
+use self::resident::resident_bytes;
 use self::silos::{Payload, run_on, start_pinned};
 use self::sink::Sink;
 use self::support::{Bench, Budget, Effort, Options, Row, Sample};
@@ -255,15 +257,6 @@ fn memory_of(subscribed: Subscribed, effort: Effort) -> anyhow::Result<Memory> {
     silo.drain()?;
     let streams = number(count as u64);
     Ok(Memory { held: number(held as u64) / streams, resident: number(resident) / streams })
-}
-
-/// What this process has in memory.
-fn resident_bytes() -> anyhow::Result<u64> {
-    let text = fs::read_to_string("/proc/self/status")?;
-    let line = text.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
-    let kibibytes: u64 = line.split_whitespace().nth(1).context("no number")?.parse()?;
-    ensure!(kibibytes > 0, "a process takes memory");
-    Ok(kibibytes * 1024)
 }
 
 fn number(count: u64) -> f64 {

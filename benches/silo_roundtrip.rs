@@ -6,8 +6,10 @@ mod open_loop;
 #[expect(dead_code, reason = "the peers use all of it")]
 mod pairs;
 #[path = "support/peer.rs"]
+#[expect(dead_code, reason = "the other bench uses all of it")]
 mod peer;
 #[path = "support/silos.rs"]
+#[expect(dead_code, reason = "the other bench uses all of it")]
 mod silos;
 #[path = "support/sockets.rs"]
 #[expect(dead_code, reason = "the peers use all of it")]
@@ -19,13 +21,18 @@ use std::process::ExitCode;
 
 use siloring::{Idle, LinkMode};
 
-use self::pairs::{Killed, Pair, idle_share, many_links};
+use self::pairs::{Killed, Pair, idle_share};
 use self::silos::{KEY, call_times};
 use self::sockets::MESSAGE_BYTES;
-use self::support::{Bench, Budget, Options, Row};
+use self::support::{Bench, Budget, Effort, Options, Row};
 
 /// Calls under way at once, and frames of tokio's echo.
-const IN_FLIGHT: usize = 1024;
+const MANY_IN_FLIGHT: usize = 1024;
+const FEW_IN_FLIGHT: usize = 64;
+/// Bytes of the larger requests and replies.
+const BULK_BYTES: usize = 64 * 1024;
+/// Operations of a round with those: each takes as long as several small ones.
+const BULK_DIVISOR: usize = 10;
 
 const TCP: &str = "call over TCP, spin window on";
 const TCP_TAIL: &str = "the same, p99.9";
@@ -37,11 +44,16 @@ const UNIX: &str = "call over Unix sockets, spin window on";
 const TLS: &str = "call over TCP inside TLS, spin window on";
 const TLS_MANY: &str = "calls a second inside TLS, 1024 in flight";
 const MANY: &str = "calls a second, 1024 in flight";
-const LINKS: &str = "call over TCP, 64 links on the shard";
+const FEW: &str = "calls a second, 64 in flight";
+const BULK: &str = "call that carries 64 KiB there and back";
+const BULK_FEW: &str = "calls a second of 64 KiB, 64 in flight";
 const KILL: &str = "outcome after kill -9";
 const IDLE: &str = "an idle silo";
 const TOKIO_ONE: &str = "tokio framed echo, one in flight";
 const TOKIO_MANY: &str = "tokio framed echo, 1024 in flight";
+const TOKIO_FEW: &str = "tokio framed echo, 64 in flight";
+const TOKIO_BULK: &str = "tokio framed echo of 64 KiB, one in flight";
+const TOKIO_BULK_FEW: &str = "tokio framed echo of 64 KiB, 64 in flight";
 
 fn main() -> anyhow::Result<ExitCode> {
     if let Some((role, arguments)) = peer::role() {
@@ -60,15 +72,25 @@ fn main() -> anyhow::Result<ExitCode> {
     bench.case(sockets::TCP_BUSY, sockets::tcp_busy);
     bench.case(TCP, |effort| call_times(&tcp.handle(), KEY, effort));
     bench.case(TLS, |effort| call_times(&tls.handle(), KEY, effort));
-    bench.case(TOKIO_ONE, sockets::tokio_one);
+    bench.case(TOKIO_ONE, |effort| sockets::tokio_one(MESSAGE_BYTES, effort));
     bench.case(sockets::TCP_BLOCKING, sockets::tcp_blocking);
     bench.case(TCP_PARK, |effort| call_times(&park.handle(), KEY, effort));
     bench.case(sockets::UNIX_BUSY, sockets::unix_busy);
     bench.case(UNIX, |effort| call_times(&unix.handle(), KEY, effort));
-    bench.case(TOKIO_MANY, |effort| sockets::tokio_many(IN_FLIGHT, MESSAGE_BYTES, effort));
-    bench.case(MANY, |effort| tcp.rate(IN_FLIGHT, effort));
-    bench.case(TLS_MANY, |effort| tls.rate(IN_FLIGHT, effort));
-    bench.case(LINKS, |effort| many_links(folder.path(), effort));
+    for (tokio_name, name, in_flight) in
+        [(TOKIO_FEW, FEW, FEW_IN_FLIGHT), (TOKIO_MANY, MANY, MANY_IN_FLIGHT)]
+    {
+        let (tokio, pair) = (sockets::tokio_many, &tcp);
+        bench.case(tokio_name, move |effort| tokio(in_flight, MESSAGE_BYTES, effort));
+        bench.case(name, move |effort| pair.rate(in_flight, effort));
+    }
+    bench.case(TLS_MANY, |effort| tls.rate(MANY_IN_FLIGHT, effort));
+    bench.case(TOKIO_BULK, |effort| sockets::tokio_one(BULK_BYTES, less(effort)));
+    bench.case(BULK, |effort| tcp.times_bulk(BULK_BYTES, less(effort)));
+    bench.case(TOKIO_BULK_FEW, |effort| {
+        sockets::tokio_many(FEW_IN_FLIGHT, BULK_BYTES, less(effort))
+    });
+    bench.case(BULK_FEW, |effort| tcp.rate_bulk(BULK_BYTES, FEW_IN_FLIGHT, less(effort)));
     bench.case(OPEN, |effort| open_loop::latencies(&tcp.handle(), effort));
     bench.case(KILL, |_| {
         let (silo, time) = Killed::measure(folder.path())?;
@@ -83,6 +105,15 @@ fn main() -> anyhow::Result<ExitCode> {
         bench.row(row);
     }
     Ok(bench.run())
+}
+
+/// What a round with larger bodies does.
+const fn less(effort: Effort) -> Effort {
+    Effort {
+        warm_up_count: effort.warm_up_count / BULK_DIVISOR,
+        operation_count: effort.operation_count / BULK_DIVISOR,
+        ..effort
+    }
 }
 
 fn rows() -> Vec<Row> {
@@ -103,9 +134,11 @@ fn rows() -> Vec<Row> {
         latency(TLS, TCP, Budget::RatioAtMost(1.3)),
         latency(TCP_PARK, sockets::TCP_BLOCKING, Budget::RatioAtMost(1.4)),
         latency(UNIX, sockets::UNIX_BUSY, Budget::RatioAtMost(1.4)),
-        latency(LINKS, TCP, Budget::RatioAtMost(1.2)),
         latency(OPEN_TAIL, OPEN, Budget::RatioAtMost(10.0)),
         number(MANY, "per s", Some(TOKIO_MANY), Budget::RatioAtLeast(1.1)),
+        number(FEW, "per s", Some(TOKIO_FEW), Budget::RatioAtLeast(1.3)),
+        latency(BULK, TOKIO_BULK, Budget::RatioBelow(1.0)),
+        number(BULK_FEW, "per s", Some(TOKIO_BULK_FEW), Budget::RatioAtLeast(1.0)),
         number(TLS_MANY, "per s", Some(MANY), Budget::RatioAtLeast(0.6)),
         number(KILL, "ms", None, Budget::ValueAtMost(5.0)),
         number(IDLE, "% of a core", None, Budget::ValueBelow(0.5)),

@@ -1,10 +1,7 @@
 //! Two silos in two processes: the caller in this one, the grain's in a peer.
 #![expect(clippy::disallowed_methods, reason = "a bench measures time")]
 
-use std::fs;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -13,7 +10,8 @@ use siloring::prelude::*;
 
 use super::peer::{Peer, ready, wait_for_close};
 use super::silos::{
-    Cluster, Echo, EchoRef, KEY, Large, Payload, begin_on, call_times, rest, run_on, start_pinned,
+    Bulk, Cluster, Echo, EchoRef, KEY, Large, Load, Payload, begin_on, rest, run_on, start_pinned,
+    times_of,
 };
 use crate::support::{Effort, Sample, unpin};
 
@@ -21,20 +19,13 @@ use crate::support::{Effort, Sample, unpin};
 const CALLEE: &str = "callee";
 /// The silo of this process.
 const CALLER: &str = "caller";
-/// A peer with many shards, each with a link of its own to the shards of the grain's silo that it
-/// calls. Arguments: cluster, file, key.
-const CROWD: &str = "crowd";
 /// A peer that is a silo and does nothing.
 const IDLER: &str = "idler";
 
-/// Links of the crowd; with the caller's own they are 64.
-const CROWD_LINKS: u16 = 63;
 /// A silo is idle after this: the tick has slowed.
 const SETTLING_TIME: Duration = Duration::from_millis(1_500);
 /// How long an idle silo is watched.
 const WATCHED_TIME: Duration = Duration::from_secs(2);
-/// The grain that the crowd calls: it lives on the measured silo.
-const CROWDED_KEY: &str = "crowded";
 
 /// Plays the peer `role`.
 pub(crate) fn play(role: &str, arguments: &[String]) -> anyhow::Result<()> {
@@ -46,16 +37,6 @@ pub(crate) fn play(role: &str, arguments: &[String]) -> anyhow::Result<()> {
             let silo = start_pinned(cluster.silo(CALLEE, link, idle), 1)?;
             // Preferring its caller's silo, the grain lives here from now on.
             call_once(&silo.handle(), 0, KEY)?;
-            serve(&silo)
-        }
-        (CROWD, [name, file]) => {
-            unpin()?;
-            let cluster = Cluster { name: name.clone(), file: file.into() };
-            let builder = cluster.silo(CROWD, LinkMode::Tcp, Idle::Park);
-            let silo = builder.shards(CROWD_LINKS).start()?;
-            for shard in 0..CROWD_LINKS {
-                call_once(&silo.handle(), shard, CROWDED_KEY)?;
-            }
             serve(&silo)
         }
         (IDLER, []) => {
@@ -72,7 +53,8 @@ fn serve(silo: &Silo) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn call_once(silo: &Handle, shard: u16, key: &str) -> anyhow::Result<()> {
+/// Calls a grain from a shard, and so opens the shard's link to it.
+pub(crate) fn call_once(silo: &Handle, shard: u16, key: &str) -> anyhow::Result<()> {
     let echo = silo.grain::<Echo>(key);
     run_on(silo, shard, move || async move { echo.echo(Payload::new()).await.map(drop) })??;
     Ok(())
@@ -109,6 +91,11 @@ impl Pair {
         Self::start_in(cluster, LinkMode::Tcp, Idle::default())
     }
 
+    /// What its silos have in common.
+    pub(crate) const fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
     /// The caller.
     pub(crate) fn handle(&self) -> Handle {
         self.caller.handle()
@@ -116,64 +103,49 @@ impl Pair {
 
     /// Calls a second with `in_flight` under way on the caller's one shard.
     pub(crate) fn rate(&self, in_flight: usize, effort: Effort) -> anyhow::Result<Sample> {
-        let call = async |echo: &GrainRef<Echo>| echo.echo(Payload::new()).await.map(drop);
-        self.rate_of(call, in_flight, effort)
+        let caller = |_| {
+            let echo = self.echo();
+            async move || echo.echo(Payload::new()).await.map(drop)
+        };
+        Load::new(in_flight, effort).rate(&self.handle(), caller).map(Sample::Number)
     }
 
     /// The same, for calls that carry a kilobyte there and back.
     pub(crate) fn rate_large(&self, in_flight: usize, effort: Effort) -> anyhow::Result<Sample> {
-        let call = async |echo: &GrainRef<Echo>| echo.echo_large(Large::new()).await.map(drop);
-        self.rate_of(call, in_flight, effort)
+        let caller = |_| {
+            let echo = self.echo();
+            async move || echo.echo_large(Large::new()).await.map(drop)
+        };
+        Load::new(in_flight, effort).rate(&self.handle(), caller).map(Sample::Number)
     }
 
-    fn rate_of(
+    /// Times of calls that carry `bytes` there and back, one in flight.
+    pub(crate) fn times_bulk(&self, bytes: usize, effort: Effort) -> anyhow::Result<Sample> {
+        times_of(&self.handle(), self.bulk_caller(bytes), effort)
+    }
+
+    /// Calls a second that carry `bytes` there and back, with `in_flight` under way.
+    pub(crate) fn rate_bulk(
         &self,
-        call: impl AsyncFn(&GrainRef<Echo>) -> Result<(), CallError> + Copy + Send + 'static,
+        bytes: usize,
         in_flight: usize,
         effort: Effort,
     ) -> anyhow::Result<Sample> {
-        let silo = self.handle();
-        let (goes_on, done) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
-        let workers = (0..in_flight).map(|_| {
-            let (goes_on, done) = (Arc::clone(&goes_on), Arc::clone(&done));
-            let echo = silo.grain::<Echo>(KEY);
-            begin_on(&silo, 0, move || async move {
-                while goes_on.load(Ordering::Relaxed) {
-                    call(&echo).await?;
-                    done.fetch_add(1, Ordering::Relaxed);
-                }
-                Ok::<(), CallError>(())
-            })
-        });
-        let workers = workers.collect::<Result<Vec<_>, _>>()?;
-        let warm_up_count = u64::try_from(effort.warm_up_count).unwrap_or(u64::MAX);
-        let deadline = Instant::now() + Duration::from_mins(1);
-        while done.load(Ordering::Relaxed) < warm_up_count {
-            ensure!(Instant::now() < deadline, "calls do not come back");
-            rest(Duration::from_millis(1));
-        }
-        let (began, before) = (Instant::now(), done.load(Ordering::Relaxed));
-        rest(effort.time);
-        let (elapsed, after) = (began.elapsed(), done.load(Ordering::Relaxed));
-        goes_on.store(false, Ordering::Relaxed);
-        for worker in workers {
-            worker.recv().context("the silo ended")??;
-        }
-        let count = u32::try_from(after - before).expect("a round is short");
-        Ok(Sample::Number(f64::from(count) / elapsed.as_secs_f64()))
+        let caller = |_| self.bulk_caller(bytes);
+        Load::new(in_flight, effort).rate(&self.handle(), caller).map(Sample::Number)
     }
-}
 
-/// Times of calls of a silo whose shard has 64 links, 63 of them silent.
-pub(crate) fn many_links(folder: &Path, effort: Effort) -> anyhow::Result<Sample> {
-    let pair = Pair::start(folder, LinkMode::Tcp, Idle::default())?;
-    // On the caller's silo, which every shard of the crowd then links with.
-    call_once(&pair.handle(), 0, CROWDED_KEY)?;
-    let file = pair.cluster.file.to_str().context("the folder's path is text")?;
-    let crowd = Peer::start(CROWD, &[&pair.cluster.name, file])?;
-    let times = call_times(&pair.handle(), KEY, effort)?;
-    drop(crowd);
-    Ok(times)
+    fn bulk_caller(
+        &self,
+        bytes: usize,
+    ) -> impl AsyncFnMut() -> Result<(), CallError> + Send + use<> {
+        let (echo, bulk) = (self.echo(), Bulk::of(bytes));
+        async move || echo.echo_bulk(bulk.clone()).await.map(drop)
+    }
+
+    fn echo(&self) -> GrainRef<Echo> {
+        self.handle().grain(KEY)
+    }
 }
 
 /// A silo whose peer was killed.
@@ -208,19 +180,8 @@ impl Killed {
 pub(crate) fn idle_share() -> anyhow::Result<Sample> {
     let idler = Peer::start(IDLER, &[])?;
     rest(SETTLING_TIME);
-    let (began, before) = (Instant::now(), processor_time(idler.process())?);
+    let (began, before) = (Instant::now(), idler.processor_time()?);
     rest(WATCHED_TIME);
-    let used = processor_time(idler.process())?.saturating_sub(before);
+    let used = idler.processor_time()?.saturating_sub(before);
     Ok(Sample::Number(100.0 * used.as_secs_f64() / began.elapsed().as_secs_f64()))
-}
-
-/// Time that all threads of a process have run so far, to the nanosecond.
-fn processor_time(process: u32) -> anyhow::Result<Duration> {
-    let mut total = Duration::ZERO;
-    for thread in fs::read_dir(format!("/proc/{process}/task"))? {
-        let text = fs::read_to_string(thread?.path().join("schedstat"))?;
-        let ran = text.split(' ').next().context("the file is empty")?;
-        total += Duration::from_nanos(ran.parse()?);
-    }
-    Ok(total)
 }

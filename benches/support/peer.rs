@@ -1,10 +1,13 @@
 //! The other end of a measured connection: this very program as a second process, in a role.
 //!
 //! The peer prints `ready WHERE` once it can be reached, and ends when its input closes; dropping
-//! the handle kills it and waits for it. A peer that is not ready within a minute is an error.
+//! the handle kills it and waits for it. Some take orders, each a line, and print `ready ANSWER`
+//! after each. A peer that is not ready within a minute is an error.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -47,13 +50,25 @@ impl Peer {
         &self.place
     }
 
-    /// Its process' id.
-    pub(crate) fn process(&self) -> u32 {
-        self.child.id()
+    /// Time that all its threads have run so far, to the nanosecond.
+    pub(crate) fn processor_time(&self) -> anyhow::Result<Duration> {
+        let mut total = Duration::ZERO;
+        for thread in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let text = fs::read_to_string(thread?.path().join("schedstat"))?;
+            let ran = text.split(' ').next().context("the file is empty")?;
+            total += Duration::from_nanos(ran.parse()?);
+        }
+        Ok(total)
+    }
+
+    /// Gives it an order; [`Peer::answer`] says what came of it.
+    pub(crate) fn order(&mut self, order: &str) -> anyhow::Result<()> {
+        let input = self.child.stdin.as_mut().context("the input is piped")?;
+        writeln!(input, "{order}").context("it takes no orders")
     }
 
     /// The rest of the next line that begins with `ready`.
-    fn answer(&mut self) -> anyhow::Result<String> {
+    pub(crate) fn answer(&mut self) -> anyhow::Result<String> {
         let mut line = String::new();
         loop {
             self.wait_for_output()?;
@@ -94,6 +109,16 @@ pub(crate) fn role() -> Option<(String, Vec<String>)> {
 pub(crate) fn ready(place: &str) -> anyhow::Result<()> {
     let mut output = std::io::stdout().lock();
     writeln!(output, "ready {place}").and_then(|()| output.flush()).context("nobody listens")
+}
+
+/// Carries out orders and answers each, until the one who started this process is gone.
+pub(crate) fn take_orders(
+    mut carry_out: impl FnMut(&str) -> anyhow::Result<String>,
+) -> anyhow::Result<()> {
+    for order in std::io::stdin().lock().lines() {
+        ready(&carry_out(&order?)?)?;
+    }
+    Ok(())
 }
 
 /// Waits until the one who started this process closes its input, or ends.

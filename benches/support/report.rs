@@ -22,6 +22,8 @@ pub(crate) enum Budget {
     ValueAtMost(f64),
     /// The value is less than this.
     ValueBelow(f64),
+    /// Nothing: it is there to be read.
+    None,
 }
 
 impl Budget {
@@ -33,6 +35,7 @@ impl Budget {
             Self::ValueAtLeast(least) => value >= least,
             Self::ValueAtMost(most) => value <= most,
             Self::ValueBelow(bound) => value < bound,
+            Self::None => true,
         }
     }
 
@@ -44,6 +47,7 @@ impl Budget {
             Self::ValueAtLeast(least) => format!(">= {least} {unit}"),
             Self::ValueAtMost(most) => format!("<= {most} {unit}"),
             Self::ValueBelow(bound) => format!("< {bound} {unit}"),
+            Self::None => String::new(),
         }
     }
 }
@@ -96,6 +100,14 @@ impl Row {
 }
 
 impl Line {
+    const fn verdict(&self) -> &'static str {
+        match (self.row.budget, self.is_met) {
+            (Budget::None, _) => "",
+            (_, true) => "yes",
+            (_, false) => "no",
+        }
+    }
+
     pub(super) fn to_json(&self) -> Value {
         json!({
             "name": self.row.name,
@@ -131,7 +143,7 @@ pub(super) fn print_tables(title: &str, lines: &[Line], cases: &BTreeMap<&str, F
             line.against_value.map(number).unwrap_or_default(),
             line.ratio.map(|ratio| format!("{ratio:.2} x")).unwrap_or_default(),
             row.budget.text(row.unit),
-            if line.is_met { "yes" } else { "no" }.to_owned(),
+            line.verdict().to_owned(),
         ]);
     }
     println!("{}\n\nall cases, microseconds where not said otherwise\n", right(table, &[1, 4, 5]));

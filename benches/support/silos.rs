@@ -5,11 +5,12 @@
 #![expect(clippy::disallowed_methods, reason = "a bench measures time")]
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail, ensure};
 use siloring::prelude::*;
 use siloring::{Idle, ShardIndex, Tls};
 use siloring_testkit::certificates::{Authority, Validity};
@@ -45,6 +46,20 @@ impl Large {
     }
 }
 
+/// As many bytes as are asked for.
+#[message(type = "bench.bulk")]
+#[derive(Clone)]
+pub(crate) struct Bulk {
+    bytes: Vec<u8>,
+}
+
+impl Bulk {
+    /// Any bytes, so many.
+    pub(crate) fn of(bytes_count: usize) -> Self {
+        Self { bytes: vec![7; bytes_count] }
+    }
+}
+
 /// Answers at the first poll, and never.
 #[derive(Grain, Default)]
 #[grain(type = "bench.echo")]
@@ -60,6 +75,11 @@ impl Echo {
     /// The same, for a kilobyte.
     pub(crate) async fn echo_large(&mut self, payload: &Archived<Large>) -> Large {
         Large { bytes: payload.bytes }
+    }
+
+    /// The same, for any number of bytes.
+    pub(crate) async fn echo_bulk(&mut self, payload: &Archived<Bulk>) -> Bulk {
+        Bulk { bytes: payload.bytes.to_vec() }
     }
 
     /// Ends long after every bench, beside other turns.
@@ -167,20 +187,91 @@ pub(crate) fn run_on<T: Send + 'static, F: Future<Output = T> + 'static>(
 /// Times of calls of `key` from shard 0 of a silo, one in flight.
 pub(crate) fn call_times(silo: &Handle, key: &str, effort: Effort) -> anyhow::Result<Sample> {
     let echo = silo.grain::<Echo>(key);
+    times_of(silo, async move || echo.echo(Payload::new()).await.map(drop), effort)
+}
+
+/// Times of calls from shard 0 of a silo, one in flight.
+pub(crate) fn times_of(
+    silo: &Handle,
+    mut call: impl AsyncFnMut() -> Result<(), CallError> + Send + 'static,
+    effort: Effort,
+) -> anyhow::Result<Sample> {
     run_on(silo, 0, move || async move {
         for _ in 0..effort.warm_up_count {
-            echo.echo(Payload::new()).await?;
+            call().await?;
         }
         let mut times = histogram();
         let mut last = Instant::now();
         for _ in 0..effort.operation_count {
-            echo.echo(Payload::new()).await?;
+            call().await?;
             let now = Instant::now();
             times.saturating_record(nanoseconds(now - last));
             last = now;
         }
         Ok(Sample::Latency(times))
     })?
+}
+
+/// How many calls are under way at once, and how long that is watched.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Load {
+    in_flight: usize,
+    warm_up_count: usize,
+    time: Duration,
+}
+
+impl Load {
+    pub(crate) const fn new(in_flight: usize, effort: Effort) -> Self {
+        Self { in_flight, warm_up_count: effort.warm_up_count, time: effort.time }
+    }
+
+    /// As an order to a peer.
+    pub(crate) fn to_order(self) -> String {
+        format!("{} {} {}", self.in_flight, self.warm_up_count, self.time.as_millis())
+    }
+
+    /// As a peer was ordered.
+    pub(crate) fn of_order(order: &str) -> anyhow::Result<Self> {
+        let numbers: Result<Vec<usize>, _> = order.split(' ').map(str::parse).collect();
+        let [in_flight, warm_up_count, millis] = numbers?[..] else { bail!("{order} is no load") };
+        Ok(Self { in_flight, warm_up_count, time: Duration::from_millis(millis as u64) })
+    }
+
+    /// Calls a second of a silo, spread over its shards; each is made by the `caller` of its
+    /// number.
+    pub(crate) fn rate<C>(self, silo: &Handle, caller: impl Fn(usize) -> C) -> anyhow::Result<f64>
+    where
+        C: AsyncFnMut() -> Result<(), CallError> + Send + 'static,
+    {
+        let (goes_on, done) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
+        let shards = (0..silo.shards()).cycle();
+        let workers = (0..self.in_flight).zip(shards).map(|(number, shard)| {
+            let (goes_on, done) = (Arc::clone(&goes_on), Arc::clone(&done));
+            let mut call = caller(number);
+            begin_on(silo, shard, move || async move {
+                while goes_on.load(Ordering::Relaxed) {
+                    call().await?;
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok::<(), CallError>(())
+            })
+        });
+        let workers = workers.collect::<Result<Vec<_>, _>>()?;
+        let deadline = Instant::now() + Duration::from_mins(1);
+        while done.load(Ordering::Relaxed) < self.warm_up_count {
+            ensure!(Instant::now() < deadline, "calls do not come back");
+            rest(Duration::from_millis(1));
+        }
+        let (began, before) = (Instant::now(), done.load(Ordering::Relaxed));
+        rest(self.time);
+        let (elapsed, after) = (began.elapsed(), done.load(Ordering::Relaxed));
+        goes_on.store(false, Ordering::Relaxed);
+        for worker in workers {
+            worker.recv().context("the silo ended")??;
+        }
+        let count = u32::try_from(after - before).expect("a round is short");
+        Ok(f64::from(count) / elapsed.as_secs_f64())
+    }
 }
 
 /// Lets silos work while this thread sleeps.

@@ -221,13 +221,13 @@ fn serve_tokio() -> anyhow::Result<()> {
     })
 }
 
-/// Round trips of one frame at a time over tokio.
-pub(crate) fn tokio_one(effort: Effort) -> anyhow::Result<Sample> {
+/// Round trips of one frame of `message_bytes` at a time over tokio.
+pub(crate) fn tokio_one(message_bytes: usize, effort: Effort) -> anyhow::Result<Sample> {
     let peer = Peer::start(TOKIO, &[])?;
     pin(0)?;
     let runtime = runtime()?;
     let mut framed = runtime.block_on(connect(peer.place()))?;
-    let message = Bytes::from_static(&[7; MESSAGE_BYTES]);
+    let message = Bytes::from(vec![7; message_bytes]);
     measure(effort, || {
         let echoed = runtime.block_on(async {
             framed.send(message.clone()).await?;

@@ -114,6 +114,9 @@ pub const SPAWNED_MAX: usize = 512 * 1024;
 pub const SPAWNED_PER_ACTIVATION_MAX: usize = 1024;
 /// Free parcels that one thread keeps: as many as a busy shard has calls under way.
 pub const PARCELS_POOLED_MAX: usize = 4 * 1024;
+/// Lists of turns that one shard keeps for activations that begin some: as many as a busy shard has
+/// under way.
+pub const TURN_LISTS_POOLED_MAX: usize = 4 * 1024;
 /// Open calls of one activation: a turn that fans out further hears `Overloaded`.
 pub const OPEN_CALLS_PER_ACTIVATION_MAX: usize = 32 * 1024;
 /// Requests that one shard keeps while the right to serve is out, for when it is back. What comes

@@ -28,7 +28,8 @@ use std::thread::JoinHandle;
 
 use siloring_core::event::Event;
 use siloring_core::limits::{
-    HOT_LINKS_MAX, LINK_LINGER_MAX, LOOP_TIME_MAX, MAIL_PER_LOOP_MAX, MAILBOX_MAX, STORE_OPEN_MAX,
+    HOT_LINKS_MAX, LEDGER_TICK, LINK_LINGER_MAX, LOOP_TIME_MAX, MAIL_PER_LOOP_MAX, MAILBOX_MAX,
+    STORE_OPEN_MAX,
 };
 use siloring_core::ports::store::{StoreError, StoreRequest, StoreResult};
 use siloring_core::sync::mailbox::{Parking, Receiver, Sender, Wake, mailbox};
@@ -518,8 +519,9 @@ impl<N: Node> Pump<N> {
 
     fn sleep(&mut self, now: Moment, wait: Duration) {
         if self.is_fenced(now) {
-            // Links with input that may not be read would end every other sleep at once.
-            readiness::rest(wait);
+            // Links with input that may not be read would end every other sleep at once; so nothing
+            // ends this one, and mail waits for it.
+            readiness::rest(wait.min(LEDGER_TICK));
             self.woken_at = self.read_clock();
         } else {
             self.readiness.look(wait).expect("an epoll set can be asked");

@@ -10,6 +10,7 @@
 mod allocations;
 mod counted;
 mod instructions;
+#[expect(dead_code, reason = "a bench looks into the silos")]
 mod silos;
 mod steady;
 

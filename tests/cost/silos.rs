@@ -26,7 +26,7 @@ use siloring_transport::{Established, Purpose, Role};
 /// The grain that is called.
 const KEY: &str = "echo";
 /// The link, at both of its ends.
-const CONN: ConnId = ConnId(1);
+pub(crate) const CONN: ConnId = ConnId(1);
 /// Time that passes in a round: so much that a second, in which what is done now and then comes up,
 /// is a thousand rounds.
 const ROUND: Duration = Duration::from_millis(1);
@@ -37,6 +37,13 @@ const ROUNDS_MAX: u32 = 10_000;
 #[message(type = "cost.payload")]
 pub(crate) struct Payload {
     bytes: [u8; 64],
+}
+
+impl Payload {
+    /// Any 64 bytes.
+    pub(crate) const fn new() -> Self {
+        Self { bytes: [7; 64] }
+    }
 }
 
 /// Answers at the first poll.
@@ -240,7 +247,7 @@ impl Silos {
         let (echo, done) = (handle.grain::<Echo>(KEY), Arc::clone(&self.done));
         let spawned = handle.spawn_on(ShardIndex(0), move || async move {
             for _ in 0..count {
-                let payload = Payload { bytes: [7; 64] };
+                let payload = Payload::new();
                 let call = match method {
                     Method::Echo => echo.echo(payload),
                     Method::Boxed => echo.boxed(payload),
@@ -268,6 +275,38 @@ impl Silos {
             idle = if self.done() > before { 0 } else { idle + 1 };
             assert!(idle < ROUNDS_MAX, "no call is answered any more, of {before}");
         }
+    }
+
+    /// Lets time pass, and does what is due.
+    pub(crate) fn pass(&mut self, span: Duration) {
+        self.now += span;
+        for silo in [&mut self.first, &mut self.second] {
+            if silo.node.next_deadline() <= self.now {
+                silo.node.tick(self.now);
+            }
+        }
+    }
+
+    /// The machine of one of them, and the time it is there.
+    pub(crate) const fn node(&mut self, side: Side) -> (&mut ShardNode, Moment) {
+        let silo = match side {
+            Side::First => &mut self.first,
+            Side::Second => &mut self.second,
+        };
+        (&mut silo.node, self.now)
+    }
+
+    /// Does what one of them wants done, its bytes aside.
+    pub(crate) fn carry_out(&mut self, side: Side) {
+        let (silo, other) = match side {
+            Side::First => (&mut self.first, &mut self.second),
+            Side::Second => (&mut self.second, &mut self.first),
+        };
+        while let Some(output) = silo.node.poll_output() {
+            silo.take_output(self.now, output, other);
+        }
+        silo.node.take_dirty(&mut silo.dirty);
+        silo.dirty.clear();
     }
 
     /// A request of the first, as it waits to be sent.

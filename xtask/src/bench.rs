@@ -16,9 +16,6 @@ use crate::step::PROFILE;
 /// Building included.
 const BENCH_TIME_MAX: Duration = Duration::from_hours(2);
 
-/// Every bench; `--benches` would also run the unit tests' harness.
-const BENCHES: &[&str] =
-    &["silo_roundtrip", "grain_call", "subscriber_check", "stream_leg", "registry", "cluster_size"];
 /// The same work by other libraries: a workspace of its own, for what it is built of.
 const PEERS: &str = "peers";
 const PEERS_MANIFEST: &str = "benches/peers/Cargo.toml";
@@ -44,22 +41,17 @@ pub(crate) struct Options {
 
 /// Runs the benches.
 pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
-    let asked = |bench: &&str| options.name.as_ref().is_none_or(|name| name == bench);
-    let benches: Vec<&str> = BENCHES.iter().copied().filter(asked).collect();
-    let has_peers = asked(&PEERS);
-    let all = || BENCHES.join(", ");
-    ensure!(has_peers || !benches.is_empty(), "no such bench; there are {}, {PEERS}", all());
-
+    let name = options.name.as_deref();
     let folder = results_folder(root)?;
     let mut passed_on = vec!["--results", folder.to_str().context("the folder's path is text")?];
     passed_on.extend(options.quick.then_some("--quick"));
     passed_on.extend(options.json.then_some("--json"));
-    if !benches.is_empty() {
-        let mut arguments = vec!["bench", "--locked", "--package", "siloring"];
-        arguments.extend(benches.iter().flat_map(|bench| ["--bench", bench]));
+    if name != Some(PEERS) {
+        let which = name.map_or(vec!["--benches"], |name| vec!["--bench", name]);
+        let arguments = [&["bench", "--locked", "--package", "siloring"], &which[..]].concat();
         cargo(root, &arguments, &passed_on, Stdio::inherit())?;
     }
-    if has_peers {
+    if name.is_none_or(|name| name == PEERS) {
         let arguments =
             ["run", "--locked", "--profile", "bench", "--manifest-path", PEERS_MANIFEST];
         cargo(root, &arguments, &passed_on, Stdio::inherit())?;

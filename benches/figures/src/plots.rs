@@ -1,8 +1,8 @@
 //! The plots: which cases are drawn, and how.
 //!
 //! A case is found by its name. One that is a point of a line says at its name's end which:
-//! `LINE, N in flight` or `LINE, N silos`. What a run did not measure is left out of a plot; a plot
-//! that would have no line is not drawn.
+//! `LINE, N in flight`, `LINE, N silos` and the like. What a run did not measure is left out of a
+//! plot; a plot that would have no line is not drawn.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -64,6 +64,8 @@ pub(crate) fn draw(results: &Results, folder: &Path) -> anyhow::Result<Vec<PathB
     }
     let series = [
         ("throughput", "64-byte calls a second between two processes", " in flight"),
+        ("links", "64-byte calls a second over the links of one shard", " links"),
+        ("cluster", "clusters of real silos on one machine", " real silos"),
         ("cluster-size", "what a silo costs as its cluster grows, simulated", " silos"),
     ];
     for (name, title, unit) in series {

@@ -24,6 +24,7 @@ mod nats;
 #[expect(dead_code, reason = "other benches use all of it")]
 mod pairs;
 #[path = "../../support/peer.rs"]
+#[expect(dead_code, reason = "other benches use all of it")]
 mod peer;
 #[path = "../../support/queue.rs"]
 mod queue;
@@ -34,6 +35,7 @@ mod remote;
 mod rio;
 mod rows;
 #[path = "../../support/silos.rs"]
+#[expect(dead_code, reason = "other benches use all of it")]
 mod silos;
 #[path = "../../support/sockets.rs"]
 #[expect(dead_code, reason = "other benches use all of it")]
@@ -131,7 +133,7 @@ fn siloring_cases<'a>(
 fn floors(bench: &mut Bench<'_>) {
     bench.case(BUSY.one.case, sockets::tcp_busy);
     bench.case(BLOCKING.one.case, sockets::tcp_blocking);
-    bench.case(TOKIO.one.case, sockets::tokio_one);
+    bench.case(TOKIO.one.case, |effort| sockets::tokio_one(MESSAGE_BYTES, effort));
     bench.case(glommio::NAMES.one.case, glommio::one);
     for in_flight in [FEW, MANY] {
         let load = |names: Names| if in_flight == FEW { names.few } else { names.many };

@@ -37,11 +37,9 @@ pub(crate) const AHEAD: Budgets = Budgets {
     many: Budget::RatioAtLeast(1.0),
 };
 
-/// Any value will do.
-const SHOWN: Budget = Budget::RatioAtLeast(0.0);
-
 /// The peer is a floor.
-pub(crate) const FLOOR: Budgets = Budgets { one: Budget::RatioBelow(1.0), few: SHOWN, many: SHOWN };
+pub(crate) const FLOOR: Budgets =
+    Budgets { one: Budget::RatioBelow(1.0), few: Budget::None, many: Budget::None };
 
 /// The rows against a peer between two processes.
 pub(crate) fn between_processes(peer: &Names, budgets: Budgets) -> [Row; 3] {

@@ -44,7 +44,7 @@ impl<L: Links> Shard<L> {
             let gate_until = self.now + HUB_OUTBOUND_GATE_MAX;
             self.local.known.hubs.borrow_mut().insert(hash);
             self.hubs.insert(hash, HubEntry { shared, gate_until, told_unclaimed: false });
-            self.wheel.insert(gate_until, super::Timer::Gate(hash));
+            self.wheel.insert(gate_until, super::Timer::Gate(Box::new(hash)));
             self.directory.claim(self.now, &address, take_over);
             self.pump_directory();
         }

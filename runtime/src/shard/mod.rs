@@ -68,6 +68,7 @@ use activation::Activation;
 use hubs::HubEntry;
 use leave::Leaving;
 use mixed::OlderPeers;
+use running::SpareLists;
 
 /// Names an activation of one shard.
 pub(crate) type ActivationKey = u32;
@@ -91,12 +92,13 @@ pub enum ShardOutput {
 }
 
 /// What an entry of the wheel stands for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 enum Timer {
     Retry(CorrelationId),
     Sleep(SlotKey),
     Idle(ActivationKey),
-    Gate(AddressHash),
+    /// In a box of its own: few wait at a time, and every entry takes as much as the largest.
+    Gate(Box<AddressHash>),
     ResendOutcomes,
 }
 
@@ -176,6 +178,8 @@ pub struct Shard<L> {
     versions: Versions,
     older_peers: OlderPeers,
     activations: Slab<Activation>,
+    /// For activations that begin turns.
+    spare_lists: SpareLists,
     /// The address that was looked for last, and its activation if it has one here: a call on its
     /// own shard looks for it twice, and conversations go on.
     found: Cell<Option<(AddressHash, Option<ActivationKey>)>>,
@@ -262,6 +266,7 @@ impl<L: Links> Shard<L> {
             older_peers: OlderPeers::default(),
             hub_kinds: config.hub_kinds.iter().cloned().collect(),
             activations: Slab::new(),
+            spare_lists: SpareLists::default(),
             found: Cell::new(None),
             own: OwnGrains::of(&hosts),
             hosts,
@@ -423,7 +428,7 @@ impl<L: Links> Shard<L> {
                     self.local.answer(slot, Answer::Slept);
                 }
                 Timer::Idle(activation) => self.check_idle(activation),
-                Timer::Gate(hub) => self.gate_expired(hub),
+                Timer::Gate(hub) => self.gate_expired(*hub),
                 Timer::ResendOutcomes => self.resend_outcomes(),
             }
             self.carry_out(None);

@@ -1,10 +1,13 @@
 //! The turns of one activation that have begun.
 //!
 //! Most activations have one, and many have none: a list is enough. A grain whose turns interleave
-//! may have thousands that wait; from [`FEW`] on they are found by their task. Invariant: a turn is
-//! found, and taken out, in a time that does not grow with their number.
+//! may have thousands that wait; from [`FEW`] on they are found by their task.
+//!
+//! Invariants: a turn is found, and taken out, in a time that does not grow with their number;
+//! without turns there is no list, which goes to whoever begins a turn next.
 
 use siloring_core::hash::HashMap;
+use siloring_core::limits::TURN_LISTS_POOLED_MAX;
 
 use super::activation::RunningTurn;
 use crate::exec::tasks::TaskKey;
@@ -22,9 +25,27 @@ pub(super) struct RunningTurns {
     places: Option<Box<HashMap<TaskKey, usize>>>,
 }
 
+/// Lists of activations that have no turns any more.
+#[derive(Debug, Default)]
+pub(super) struct SpareLists(Vec<Vec<RunningTurn>>);
+
+impl SpareLists {
+    #[inline]
+    fn take(&mut self) -> Vec<RunningTurn> {
+        self.0.pop().unwrap_or_else(|| Vec::with_capacity(1))
+    }
+
+    #[inline]
+    fn put(&mut self, list: Vec<RunningTurn>) {
+        if self.0.len() < TURN_LISTS_POOLED_MAX && list.capacity() <= FEW {
+            self.0.push(list);
+        }
+    }
+}
+
 impl RunningTurns {
-    pub(super) fn new() -> Self {
-        Self { turns: Vec::with_capacity(1), exclusive_count: 0, places: None }
+    pub(super) const fn new() -> Self {
+        Self { turns: Vec::new(), exclusive_count: 0, places: None }
     }
 
     #[inline]
@@ -42,7 +63,10 @@ impl RunningTurns {
     }
 
     #[inline]
-    pub(super) fn push(&mut self, turn: RunningTurn) {
+    pub(super) fn push(&mut self, turn: RunningTurn, spare: &mut SpareLists) {
+        if self.turns.capacity() == 0 {
+            self.turns = spare.take();
+        }
         self.exclusive_count += usize::from(turn.access == Access::Exclusive);
         if let Some(places) = &mut self.places {
             places.insert(turn.task, self.turns.len());
@@ -73,13 +97,16 @@ impl RunningTurns {
     }
 
     #[inline]
-    pub(super) fn remove(&mut self, task: TaskKey) -> Option<RunningTurn> {
+    pub(super) fn remove(&mut self, task: TaskKey, spare: &mut SpareLists) -> Option<RunningTurn> {
         let removed = match &*self.turns {
             // The most common by far: a turn that ran alone.
             [only] if only.task == task && self.places.is_none() => self.turns.pop(),
             _ => self.remove_of_many(task),
         }?;
         self.exclusive_count -= usize::from(removed.access == Access::Exclusive);
+        if self.turns.is_empty() {
+            spare.put(core::mem::take(&mut self.turns));
+        }
         Some(removed)
     }
 
@@ -131,10 +158,10 @@ mod tests {
 
     #[test]
     fn each_turn_is_found_however_many_there_are() {
-        let mut turns = RunningTurns::new();
+        let (mut turns, mut spare) = (RunningTurns::new(), SpareLists::default());
         for round in 0..3 {
             for task in 0..100 {
-                turns.push(turn(task, Access::Shared));
+                turns.push(turn(task, Access::Shared), &mut spare);
             }
             // Out of the middle first, then from both ends.
             for task in (30..60).chain(0..30).chain((60..100).rev()) {
@@ -143,8 +170,9 @@ mod tests {
                     Some(TaskKey(task)),
                     "{round}"
                 );
-                assert_eq!(turns.remove(TaskKey(task)).map(|t| t.task), Some(TaskKey(task)));
-                assert!(turns.remove(TaskKey(task)).is_none());
+                let removed = turns.remove(TaskKey(task), &mut spare);
+                assert_eq!(removed.map(|t| t.task), Some(TaskKey(task)));
+                assert!(turns.remove(TaskKey(task), &mut spare).is_none());
             }
             assert!(turns.is_empty());
         }
@@ -152,14 +180,26 @@ mod tests {
 
     #[test]
     fn an_exclusive_turn_runs_alone() {
-        let mut turns = RunningTurns::new();
+        let (mut turns, mut spare) = (RunningTurns::new(), SpareLists::default());
         assert!(turns.admit(Access::Exclusive) && turns.admit(Access::Shared));
-        turns.push(turn(1, Access::Shared));
+        turns.push(turn(1, Access::Shared), &mut spare);
         assert!(!turns.admit(Access::Exclusive) && turns.admit(Access::Shared));
-        turns.remove(TaskKey(1));
-        turns.push(turn(2, Access::Exclusive));
+        turns.remove(TaskKey(1), &mut spare);
+        turns.push(turn(2, Access::Exclusive), &mut spare);
         assert!(!turns.admit(Access::Exclusive) && !turns.admit(Access::Shared));
         assert_eq!(turns.take().len(), 1);
         assert!(turns.admit(Access::Exclusive));
+    }
+
+    #[test]
+    fn a_list_goes_from_one_activation_to_the_next() {
+        let mut spare = SpareLists::default();
+        let (mut one, mut other) = (RunningTurns::new(), RunningTurns::new());
+        one.push(turn(1, Access::Exclusive), &mut spare);
+        let list = one.turns.as_ptr();
+        one.remove(TaskKey(1), &mut spare);
+        assert_eq!(one.turns.capacity(), 0);
+        other.push(turn(2, Access::Exclusive), &mut spare);
+        assert_eq!(other.turns.as_ptr(), list);
     }
 }

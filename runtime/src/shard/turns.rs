@@ -275,7 +275,7 @@ impl<L: Links> Shard<L> {
         let slot = self.hosts[host as usize].start(state, ctx, method, body);
         turn.task = self.tasks.insert(Task::Turn { host, slot, activation: key });
         let task = turn.task;
-        activation.running.push(turn);
+        activation.running.push(turn, &mut self.spare_lists);
         self.poll_task(task);
     }
 
@@ -365,7 +365,8 @@ impl<L: Links> Shard<L> {
     }
 
     fn end_turn(&mut self, task: TaskKey, key: ActivationKey) -> Option<RunningTurn> {
-        self.activations.get_mut(key as usize)?.running.remove(task)
+        let activation = self.activations.get_mut(key as usize)?;
+        activation.running.remove(task, &mut self.spare_lists)
     }
 
     /// A turn of the activation has ended: the next may begin, or it is time to leave.
