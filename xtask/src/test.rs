@@ -153,7 +153,7 @@ const BENCH_SMOKE: Step = Step {
 };
 
 /// How long each fuzz target runs.
-const FUZZ_SECONDS: u32 = 20;
+const FUZZ_SECONDS: u32 = 12;
 
 /// Runs everything.
 pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
