@@ -441,7 +441,7 @@ impl<L: Links> Shard<L> {
         let target = self.activations[key as usize].shared.address.clone();
         for turn in &turns {
             self.emit(Event::TurnCutOff { target: target.clone(), reason: why.to_owned() });
-            // The turn that is being polled is not in the slab: it ends with its poll.
+            // The turn that is being polled stays in the slab: it ends with its poll.
             if let Some((Task::Turn { host, slot, .. }, _)) = self.tasks.remove(turn.task) {
                 self.hosts[host as usize].cancel(slot);
             }
