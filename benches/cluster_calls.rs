@@ -95,8 +95,7 @@ fn main() -> anyhow::Result<ExitCode> {
     }
     let folder = tempfile::tempdir()?;
     let options = Options::from_arguments();
-    let sizes: Vec<u16> =
-        SIZES.into_iter().filter(|size| !options.is_quick() || *size <= QUICK_SIZE_MAX).collect();
+    let sizes = options.sizes(&SIZES, QUICK_SIZE_MAX);
     let kept = &TakenInTurn::new();
     let start = &|size| Together::start(folder.path(), size);
     let mut bench = Bench::new("clusters of real silos on one machine", options);

@@ -92,8 +92,7 @@ type Costs = BTreeMap<What, f64>;
 
 fn main() -> ExitCode {
     let options = Options::from_arguments();
-    let sizes: Vec<u16> =
-        SIZES.into_iter().filter(|size| !options.is_quick() || *size <= QUICK_SIZE_MAX).collect();
+    let sizes = options.sizes(&SIZES, QUICK_SIZE_MAX);
     // Every run of a size is the same: one is enough for all rounds and cases.
     let known: RefCell<BTreeMap<u16, Costs>> = RefCell::default();
     let cost = &|size, what| -> anyhow::Result<Sample> {

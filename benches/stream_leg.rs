@@ -16,8 +16,6 @@ mod support;
 
 use std::hint::black_box;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -26,10 +24,11 @@ use siloring::prelude::*;
 use siloring::{Liveness, Stream};
 
 use self::silos::{
-    Cluster, Echo, EchoRef as _, KEY, Payload, begin_on, call_times, rest, run_on, start_pinned,
+    Cluster, Echo, EchoRef as _, KEY, Load, Payload, begin_on, call_times, rest, run_on,
+    start_pinned, times_of,
 };
 use self::sink::{Sink, SinkRef as _};
-use self::support::{Bench, Budget, Effort, Options, Row, Sample, histogram, nanoseconds};
+use self::support::{Bench, Budget, Effort, Options, Row, Sample};
 
 const LEG: &str = "publish to handled, one in flight";
 const CALL: &str = "directed call, one in flight";
@@ -121,20 +120,8 @@ fn rows() -> [Row; 5] {
 /// Times from a publish to its outcome, from a turn on the publisher's shard.
 fn leg_times(pair: &Pair, effort: Effort) -> anyhow::Result<Sample> {
     let stream = pair.stream()?;
-    run_on(&pair.publisher.handle(), 0, move || async move {
-        for _ in 0..effort.warm_up_count {
-            stream.publish(&Payload::new()).await?;
-        }
-        let mut times = histogram();
-        let mut last = Instant::now();
-        for _ in 0..effort.operation_count {
-            stream.publish(&Payload::new()).await?;
-            let now = Instant::now();
-            times.saturating_record(nanoseconds(now - last));
-            last = now;
-        }
-        Ok(Sample::Latency(times))
-    })?
+    let publish = async move || stream.publish(&Payload::new()).await.map(drop);
+    times_of(&pair.publisher.handle(), publish, effort)
 }
 
 /// Time of the check by itself, in percent of the leg, both from this round.
@@ -157,53 +144,21 @@ fn check_share(pair: &Pair, effort: Effort) -> anyhow::Result<Sample> {
 }
 
 fn call_rate(pair: &Pair, effort: Effort) -> anyhow::Result<Sample> {
-    let echo = pair.publisher.handle().grain::<Echo>(KEY);
-    rate(pair, effort, move || {
-        let echo = echo.clone();
-        async move { Ok(echo.echo(Payload::new()).await.map(drop)?) }
-    })
+    let silo = pair.publisher.handle();
+    let caller = |_| {
+        let echo = silo.grain::<Echo>(KEY);
+        async move || echo.echo(Payload::new()).await.map(drop)
+    };
+    Load::new(IN_FLIGHT, effort).rate(&silo, caller).map(Sample::Number)
 }
 
 fn leg_rate(pair: &Pair, effort: Effort) -> anyhow::Result<Sample> {
     let stream = pair.stream()?;
-    rate(pair, effort, move || {
+    let publisher = |_| {
         let stream = stream.clone();
-        async move { Ok(stream.publish(&Payload::new()).await.map(drop)?) }
-    })
-}
-
-/// How often `work` gets done in a second with [`IN_FLIGHT`] under way on the publisher's shard.
-fn rate<F>(
-    pair: &Pair,
-    effort: Effort,
-    work: impl Fn() -> F + Clone + Send + 'static,
-) -> anyhow::Result<Sample>
-where
-    F: Future<Output = anyhow::Result<()>> + 'static,
-{
-    let silo = pair.publisher.handle();
-    let (goes_on, done) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
-    let workers = (0..IN_FLIGHT).map(|_| {
-        let (goes_on, done, work) = (Arc::clone(&goes_on), Arc::clone(&done), work.clone());
-        begin_on(&silo, 0, move || async move {
-            while goes_on.load(Ordering::Relaxed) {
-                work().await?;
-                done.fetch_add(1, Ordering::Relaxed);
-            }
-            Ok::<(), anyhow::Error>(())
-        })
-    });
-    let workers = workers.collect::<Result<Vec<_>, _>>()?;
-    rest(effort.time / 4);
-    let (began, before) = (Instant::now(), done.load(Ordering::Relaxed));
-    rest(effort.time);
-    let (elapsed, after) = (began.elapsed(), done.load(Ordering::Relaxed));
-    goes_on.store(false, Ordering::Relaxed);
-    for worker in workers {
-        worker.recv().context("the silo ended")??;
-    }
-    let count = u32::try_from(after - before).expect("a round is short");
-    Ok(Sample::Number(f64::from(count) / elapsed.as_secs_f64()))
+        async move || stream.publish(&Payload::new()).await.map(drop)
+    };
+    Load::new(IN_FLIGHT, effort).rate(&pair.publisher.handle(), publisher).map(Sample::Number)
 }
 
 /// A stream of many consumers, half of them on each silo, that the publisher's silo owns.

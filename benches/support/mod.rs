@@ -75,6 +75,11 @@ impl Options {
         self.is_quick
     }
 
+    /// Those of `sizes` that a run has; a quick one has none above `quick_max`.
+    pub(crate) fn sizes(&self, sizes: &[u16], quick_max: u16) -> Vec<u16> {
+        sizes.iter().copied().filter(|size| !self.is_quick || *size <= quick_max).collect()
+    }
+
     const fn rounds(&self) -> usize {
         if self.is_quick { ROUNDS_QUICK } else { ROUNDS }
     }

@@ -190,20 +190,20 @@ pub(crate) fn call_times(silo: &Handle, key: &str, effort: Effort) -> anyhow::Re
     times_of(silo, async move || echo.echo(Payload::new()).await.map(drop), effort)
 }
 
-/// Times of calls from shard 0 of a silo, one in flight.
-pub(crate) fn times_of(
+/// Times of calls, or of what else is asked of a silo's shard 0, one in flight.
+pub(crate) fn times_of<E: Into<anyhow::Error>>(
     silo: &Handle,
-    mut call: impl AsyncFnMut() -> Result<(), CallError> + Send + 'static,
+    mut call: impl AsyncFnMut() -> Result<(), E> + Send + 'static,
     effort: Effort,
 ) -> anyhow::Result<Sample> {
     run_on(silo, 0, move || async move {
         for _ in 0..effort.warm_up_count {
-            call().await?;
+            call().await.map_err(Into::into)?;
         }
         let mut times = histogram();
         let mut last = Instant::now();
         for _ in 0..effort.operation_count {
-            call().await?;
+            call().await.map_err(Into::into)?;
             let now = Instant::now();
             times.saturating_record(nanoseconds(now - last));
             last = now;
@@ -237,11 +237,16 @@ impl Load {
         Ok(Self { in_flight, warm_up_count, time: Duration::from_millis(millis as u64) })
     }
 
-    /// Calls a second of a silo, spread over its shards; each is made by the `caller` of its
-    /// number.
-    pub(crate) fn rate<C>(self, silo: &Handle, caller: impl Fn(usize) -> C) -> anyhow::Result<f64>
+    /// Calls a second of a silo, or what else is asked of it, spread over its shards; each is made
+    /// by the `caller` of its number.
+    pub(crate) fn rate<C, E>(
+        self,
+        silo: &Handle,
+        caller: impl Fn(usize) -> C,
+    ) -> anyhow::Result<f64>
     where
-        C: AsyncFnMut() -> Result<(), CallError> + Send + 'static,
+        C: AsyncFnMut() -> Result<(), E> + Send + 'static,
+        E: Into<anyhow::Error> + Send + 'static,
     {
         let (goes_on, done) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
         let shards = (0..silo.shards()).cycle();
@@ -253,7 +258,7 @@ impl Load {
                     call().await?;
                     done.fetch_add(1, Ordering::Relaxed);
                 }
-                Ok::<(), CallError>(())
+                Ok::<(), E>(())
             })
         });
         let workers = workers.collect::<Result<Vec<_>, _>>()?;
@@ -267,7 +272,7 @@ impl Load {
         let (elapsed, after) = (began.elapsed(), done.load(Ordering::Relaxed));
         goes_on.store(false, Ordering::Relaxed);
         for worker in workers {
-            worker.recv().context("the silo ended")??;
+            worker.recv().context("the silo ended")?.map_err(Into::into)?;
         }
         let count = u32::try_from(after - before).expect("a round is short");
         Ok(f64::from(count) / elapsed.as_secs_f64())

@@ -78,10 +78,13 @@ impl fmt::Debug for Parcel {
 #[cfg(test)]
 mod tests {
     use core::time::Duration;
+    use std::sync::Arc;
 
+    use siloring_core::body::Body;
     use siloring_core::ids::{ActivationNumber, Endpoint, Generation, ShardIndex, ViewNumber};
     use siloring_core::outcome::{DeliveryFailure, RejectedKind};
 
+    use super::POOL;
     use crate::call::{Tries, Waiter};
     use crate::directory::Place;
     use crate::ledger::Stage;
@@ -110,5 +113,15 @@ mod tests {
         let second = parcel("room/a");
         assert_eq!(core::ptr::from_ref(&*second), place);
         assert_eq!(format!("{:?}", *second), new);
+    }
+
+    #[test]
+    fn a_parcel_that_ended_holds_neither_its_target_nor_its_body() {
+        let mut parcel = parcel("room/a");
+        let target = parcel.request.to.as_ref().map(Arc::downgrade).unwrap();
+        parcel.request.body = Body::copy_of(&[7; 64]);
+        parcel.end();
+        assert_eq!(target.strong_count(), 0);
+        POOL.with_borrow(|pool| assert!(pool[0].request.body.is_empty()));
     }
 }

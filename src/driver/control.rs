@@ -82,6 +82,7 @@ pub(crate) struct ControlLetterbox {
 
 /// Names that may be looked up at once; further dials by name fail.
 const LOOK_UPS_MAX: usize = 16;
+const _: () = assert!(LOOK_UPS_MAX.is_power_of_two(), "as a mailbox takes it");
 
 impl ControlLetterbox {
     /// A mailbox, and the way into it.
