@@ -26,6 +26,12 @@ pub(crate) fn program(root: &Path, bound: Duration, name: &str, arguments: &[&st
     let mut command = Command::new("timeout");
     command.args(["--foreground", "--kill-after=30"]).arg(bound.as_secs().to_string());
     command.arg(name).args(arguments).current_dir(root);
+    // What cargo says of this package: dependencies that look at it would be built anew for it.
+    let of_package =
+        |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars().filter(|(name, _)| of_package(name)) {
+        command.env_remove(name);
+    }
     command
 }
 

@@ -1,9 +1,11 @@
 //! `cargo xtask fuzz`: the fuzz targets, built and run, and what they find kept.
 //!
-//! The fuzzers are libFuzzer's, built with the stable compiler: what they need of it is coverage,
-//! which is a flag. With `--sanitize` the nightly compiler adds its address sanitizer, for the
-//! unsafe code of dependencies. Inputs come from the kept corpus and from the seeds that each
-//! target writes; what a run finds stays in `target/fuzz/` unless `--keep` is given.
+//! The fuzzer is libFuzzer's, built with the stable compiler: what it needs of it is coverage,
+//! which is a flag. It is one more program of the tests' build: what the tests' dependencies are
+//! compiled to serves it too, and only this workspace's crates are compiled again, with the flag.
+//! With `--sanitize` the nightly compiler adds its address sanitizer, for the unsafe code of
+//! dependencies. Inputs come from the kept corpus and from the seeds that each target writes; what
+//! a run finds stays in `target/fuzz/` unless `--keep` is given.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -14,8 +16,9 @@ use anyhow::{Context, bail};
 use clap::Args;
 
 use crate::driver;
+use crate::step::PROFILE;
 
-/// Every target: a program of the package in `fuzz/`.
+/// Every target, as the test kit names it.
 const TARGETS: [&str; 7] = ["frames", "handshake", "wire", "peers", "address", "settings", "plans"];
 /// The build, on a slow machine.
 const BUILD_TIME_MAX: Duration = Duration::from_mins(20);
@@ -23,16 +26,15 @@ const BUILD_TIME_MAX: Duration = Duration::from_mins(20);
 const BUILD_TIME_USUAL: Duration = Duration::from_mins(3);
 /// Where everything is that is not kept.
 const FOLDER: &str = "target/fuzz";
-/// The fuzzers are linked for this machine by its full name: so flags for them do not reach what
-/// the build itself runs.
+/// The build with the address sanitizer, which is one of its own.
+const SANITIZED: &str = "target/fuzz/sanitized";
+/// With the sanitizer the fuzzer is linked for this machine by its full name: so the flags do not
+/// reach what the build itself runs.
 const MACHINE: &str = "x86_64-unknown-linux-gnu";
-/// What libFuzzer asks of a compiler: counters of edges, and the operands of comparisons.
-const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module \
-    -Cllvm-args=-sanitizer-coverage-level=4 \
-    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
-    -Cllvm-args=-sanitizer-coverage-pc-table \
-    -Cllvm-args=-sanitizer-coverage-trace-compares \
-    -Cllvm-args=-simplifycfg-branch-fold-threshold=0";
+/// The compiler, with what libFuzzer asks of it.
+const COMPILER: &str = "fuzz/rustc-with-coverage";
+/// Names the target that the fuzzer runs. The test kit reads it.
+const TARGET_VARIABLE: &str = "SILORING_FUZZ_TARGET";
 /// Names the folder into which a target writes its seeds. The test kit reads it.
 const SEEDS_VARIABLE: &str = "SILORING_FUZZ_SEEDS";
 /// Inputs that a target keeps at most, and their bytes together: the corpora are for everybody.
@@ -85,7 +87,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<ExitCode> {
         bail!("no such target: there are {}", TARGETS.join(", "));
     }
     let build = Build::of(options.sanitize);
-    build.run(root, &targets)?;
+    build.run(root)?;
     if let (Some(input), [target]) = (&options.replay, &targets[..]) {
         let status = build.program(root, target).arg(input).status().context("cannot replay")?;
         return Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
@@ -115,7 +117,7 @@ fn parallel() -> usize {
 /// Builds every target and runs each for so long.
 pub(crate) fn all(root: &Path, seconds: u32) -> anyhow::Result<Fuzzed> {
     let build = Build::Plain;
-    build.run(root, &TARGETS)?;
+    build.run(root)?;
     fuzz_all(root, build, &TARGETS, seconds)
 }
 
@@ -131,37 +133,37 @@ impl Build {
         if sanitize { Self::Sanitized } else { Self::Plain }
     }
 
-    const fn folder(self) -> &'static str {
-        match self {
-            Self::Plain => "target/fuzz/plain",
-            Self::Sanitized => "target/fuzz/sanitized",
+    fn run(self, root: &Path) -> anyhow::Result<()> {
+        let toolchain: &[&str] = match self {
+            Self::Plain => &[],
+            Self::Sanitized => &["+nightly"],
+        };
+        let features = ["--features", "siloring-fuzz/fuzzer", "--example", "fuzzer"];
+        let shared = ["build", "--profile", PROFILE, "--locked", "--workspace"];
+        let mut arguments = [toolchain, &shared, &features].concat();
+        if matches!(self, Self::Sanitized) {
+            arguments.extend(["--target", MACHINE, "--target-dir", SANITIZED]);
         }
-    }
-
-    fn run(self, root: &Path, targets: &[&str]) -> anyhow::Result<()> {
-        let mut arguments = match self {
-            Self::Plain => vec!["build"],
-            Self::Sanitized => vec!["+nightly", "build"],
-        };
-        arguments.extend(["--manifest-path", "fuzz/Cargo.toml", "--release", "--locked"]);
-        arguments.extend(["--target", MACHINE, "--target-dir", self.folder()]);
-        arguments.extend(targets.iter().flat_map(|target| ["--bin", target]));
-        let flags = match self {
-            Self::Plain => COVERAGE.to_owned(),
-            Self::Sanitized => format!("{COVERAGE} -Zsanitizer=address"),
-        };
         let mut command = driver::program(root, BUILD_TIME_MAX, "cargo", &arguments);
-        let built = driver::run(command.env("RUSTFLAGS", flags))?;
+        command.env("RUSTC_WORKSPACE_WRAPPER", root.join(COMPILER));
+        if matches!(self, Self::Sanitized) {
+            command.env("RUSTFLAGS", "-Zsanitizer=address");
+        }
+        let built = driver::run(&mut command)?;
         if !built.status.success() {
-            bail!("the fuzzers were not built");
+            bail!("the fuzzer was not built");
         }
         Ok(())
     }
 
     fn program(self, root: &Path, target: &str) -> Command {
-        let mut program =
-            Command::new(root.join(self.folder()).join(MACHINE).join("release").join(target));
-        program.current_dir(root).env(SEEDS_VARIABLE, folder(root, "seeds", target));
+        let built = match self {
+            Self::Plain => driver::build_folder(root),
+            Self::Sanitized => root.join(SANITIZED).join(MACHINE),
+        };
+        let mut program = Command::new(built.join(PROFILE).join("examples/fuzzer"));
+        program.current_dir(root).env(TARGET_VARIABLE, target);
+        program.env(SEEDS_VARIABLE, folder(root, "seeds", target));
         program
     }
 }
@@ -313,13 +315,12 @@ mod tests {
     }
 
     #[test]
-    fn every_target_has_a_program_and_a_corpus() {
-        let root = crate::root().unwrap();
-        let manifest = fs::read_to_string(root.join("fuzz/Cargo.toml")).unwrap();
-        for target in TARGETS {
-            assert!(manifest.contains(&format!("name = \"{target}\"")), "{target}");
-            assert!(kept(&root, target).is_dir(), "{target}");
-        }
-        assert_eq!(manifest.matches("[[bin]]").count(), TARGETS.len());
+    fn every_target_has_a_corpus_and_every_corpus_a_target() {
+        let corpora = fs::read_dir(crate::root().unwrap().join("fuzz/corpus")).unwrap();
+        let mut names: Vec<_> = corpora.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        let mut targets = TARGETS;
+        targets.sort_unstable();
+        assert_eq!(names, targets);
     }
 }

@@ -2,8 +2,10 @@
 //! something.
 //!
 //! Two builds serve nearly all steps, each without debug information: the linter's, and one of the
-//! profile `ci` (optimised, with debug assertions), in which tests, simulated runs, examples and
-//! the benches' smoke run are linked. The models of what crosses threads are a small third one.
+//! profile `ci` (optimised, with debug assertions), in which tests, simulated runs, examples, the
+//! benches' smoke run and the fuzzer are linked: all of the whole workspace, so that none of them
+//! chooses other features of a dependency. The models of what crosses threads are a small third
+//! one.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -142,9 +144,9 @@ const BENCH_SMOKE: Step = Step {
         "--profile",
         PROFILE,
         "--locked",
-        "--package",
-        "siloring",
-        "--benches",
+        "--workspace",
+        "--bench",
+        "*",
         "--",
         "--quick",
     ],
@@ -153,7 +155,7 @@ const BENCH_SMOKE: Step = Step {
 };
 
 /// How long each fuzz target runs.
-const FUZZ_SECONDS: u32 = 12;
+const FUZZ_SECONDS: u32 = 20;
 
 /// Runs everything.
 pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {

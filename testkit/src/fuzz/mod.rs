@@ -22,6 +22,8 @@ mod wire;
 use std::path::Path;
 use std::{fs, io};
 
+/// Names the target of a fuzzer.
+pub const TARGET_VARIABLE: &str = "SILORING_FUZZ_TARGET";
 /// Names the folder into which a fuzzer writes its target's seeds before it starts.
 pub const SEEDS_VARIABLE: &str = "SILORING_FUZZ_SEEDS";
 
@@ -56,7 +58,17 @@ impl Target {
         Self::Plans,
     ];
 
-    /// Its name: that of its program and of its corpus.
+    /// The one that [`TARGET_VARIABLE`] names.
+    ///
+    /// # Panics
+    /// If it names none.
+    pub fn from_environment() -> Self {
+        let name = std::env::var(TARGET_VARIABLE).expect("SILORING_FUZZ_TARGET names a target");
+        let named = Self::ALL.into_iter().find(|target| target.name() == name);
+        named.unwrap_or_else(|| panic!("no fuzz target is called {name}"))
+    }
+
+    /// Its name: that of its corpus.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Frames => "frames",

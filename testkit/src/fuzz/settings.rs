@@ -18,6 +18,10 @@ pub(super) fn run(input: &[u8]) {
     let mut tape = Tape::new(input);
     let choice = tape.below(6);
     let text = String::from_utf8_lossy(tape.rest()).into_owned();
+    if decoded(&text).contains(SECRET) {
+        // Fuzzers learn it from the comparisons; only where it is put below is it a secret.
+        return;
+    }
     let (front, back) = text.split_once('\u{1}').unwrap_or((&text, ""));
     match choice {
         0 => drop(check_config(&text)),

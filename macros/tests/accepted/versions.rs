@@ -70,7 +70,7 @@ impl Room {
     #[was(1, fn(lines: Vec<LineV2>, urgent: bool) -> u32)]
     #[was(2, fn(lines: Vec<Line>) -> u32)]
     pub async fn post(&mut self, lines: Vec<Line>, topic: Option<String>) -> u64 {
-        let _ = topic;
+        drop(topic);
         lines.len() as u64
     }
 
@@ -85,7 +85,8 @@ impl Room {
     }
 }
 
-fn main() {
+#[test]
+fn what_was_is_understood_and_the_new_version_is_known() {
     assert_eq!(Line::OLDER.len(), 2);
     let quiet = LineV2 { text: "a".into(), loud: false };
     assert_eq!(Line::from_version(quiet), Ok(Line { loudness: 0, text: "a".into() }));

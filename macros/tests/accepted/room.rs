@@ -84,10 +84,13 @@ impl Room {
 
     /// Parameters may be called like anything in the expansion.
     pub async fn r#move(&mut self, turn: String, state: u8, arguments: (u8, u8), reply: bool) {
-        let _ = (turn, state, arguments, reply);
+        drop((turn, state, arguments, reply));
     }
 
     /// Takes events in place.
+    ///
+    /// # Errors
+    /// If the text is no number.
     #[on_event]
     pub async fn on_line(
         &mut self,
@@ -103,7 +106,7 @@ impl Room {
     #[on_event]
     #[method(id = "old_line")]
     async fn on_owned(&self, line: Line, ctx: &Ctx) {
-        let _ = (line, ctx);
+        drop((line, ctx.event()));
     }
 
     /// Renamed, with the old id.
@@ -120,13 +123,13 @@ struct Empty;
 impl Empty {}
 
 /// Calls compile.
-#[must_use]
 pub fn calls(room: &GrainRef<Room>, line: Line) -> (Call<u64>, Call<u64, RoomError>) {
     let _moved: Call<()> = room.r#move(String::new(), 1, (2, 3), true);
     (room.join("ada".into()), room.post(line, 1))
 }
 
-fn main() {
+#[test]
+fn all_that_is_documented_becomes_methods() {
     assert_eq!(<Room as siloring::grain::Grain>::METHODS.len(), 7);
     let line: siloring::grain::EventMethod<Room, Line> = Room::ON_LINE;
     assert_eq!(line.id, siloring::MethodId::of("on_line"));

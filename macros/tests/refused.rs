@@ -1,12 +1,7 @@
-//! What the macros accept and refuse, and how a refusal reads.
+//! What the macros refuse, and how a refusal reads.
 //!
 //! `TRYBUILD=overwrite` writes the expected messages anew; a change of them is read before it is
 //! kept.
-
-#[test]
-fn what_is_documented_compiles() {
-    trybuild::TestCases::new().pass("tests/pass/*.rs");
-}
 
 #[test]
 fn mistakes_are_reported_at_their_place_with_the_remedy() {

@@ -1,7 +1,0 @@
-//! Fuzzes the target `peers`: see `siloring_testkit::fuzz`.
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
-use siloring_testkit::fuzz::Target;
-
-fuzz_target!(init: Target::Peers.write_seeds(), |input: &[u8]| Target::Peers.run(input));
